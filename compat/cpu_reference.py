@@ -51,15 +51,6 @@ def log_probs_and_entropy(
     return torch.stack([chosen, -(distribution.exp() * distribution).sum(dim=-1)])
 
 
-def router_logits(
-    weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int, rope: bool = False
-) -> torch.Tensor:
-    """Return [layers, length, experts]: what the experts of each token are chosen by."""
-    logits: list[torch.Tensor] = []
-    all_log_probs(weights, tokens, heads=heads, rope=rope, logits=logits)
-    return torch.stack(logits)
-
-
 def values(
     weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int, rope: bool = False
 ) -> torch.Tensor:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
 from checks import UPSTREAMS
 
 if TYPE_CHECKING:

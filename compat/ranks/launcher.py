@@ -42,7 +42,7 @@ def run_cases(
     Args:
         world: Number of ranks.
         module: The name of a module, or the path of one whose folder is to be on the ranks' path, with
-            `cases(world)` (see `engine_main` and `gloo_main`).
+            `cases(world)` (see `engine_main`).
         folder: Where the ranks write.
         overlay: Whether overlay is enabled on the ranks.
         patches: Which of its patches, if it is.

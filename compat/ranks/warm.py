@@ -1,7 +1,8 @@
 """Starts programs on a warm server where there is one, and as processes of their own where there is none.
 
-`WARM_SERVER` in the environment names the socket of the server (`warm_server`). Tests start one, which takes
-seconds off each of the many programs that they run; a contract that somebody runs by hand does without.
+`WARM_SERVER` in the environment names the socket of the server (`tests/shared/warm_server.py`). The tests
+start one, which saves seconds on each of the many programs that they run. A contract that you run by hand
+does without.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from overlay.compat.ranks.warm_server import LENGTH
-
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 VARIABLE = "WARM_SERVER"
+#: Bytes of the length of what is sent: arguments, folder and environment.
+LENGTH = 4
 #: Until a server has imported what it imports, on a slow machine.
 SECONDS = 300.0
 
@@ -115,18 +115,3 @@ def _connect(connection: socket.socket, path: str) -> None:
     except OSError:
         connection.close()
         raise
-
-
-@contextlib.contextmanager
-def server() -> Generator[str]:
-    """Run a server, and give the path of its socket. What starts meanwhile waits until it has imported."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "socket"
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-        # One thread for each program: they run side by side.
-        environ["OMP_NUM_THREADS"] = "1"
-        program = Path(__file__).with_name("warm_server.py")
-        command = [sys.executable, "-W", "ignore", str(program), str(path)]
-        # It ends with its standard input, which is closed on the way out.
-        with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE):
-            yield str(path)

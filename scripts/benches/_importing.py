@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def verl() -> None:
 
 def slime() -> None:
     """Import slime's actor, as a Ray worker does."""
-    from overlay.compat import slime_actor_on_cpu
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "shared"))
+    import slime_actor_on_cpu
 
     slime_actor_on_cpu.prepare()
     slime_actor_on_cpu.actor_class()

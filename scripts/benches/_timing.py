@@ -3,8 +3,7 @@
 Machines are noisy, so nothing is measured alone: the candidates take turns, and what is reported is the
 median of the differences within a turn (what one sees) beside the difference of the minima (what it costs).
 The clock is the processor time, user and system, of the process concerned: on an idle machine it agrees with
-the clock on the wall, and on a busy one it still means something. The row of the audit, which waits for the
-disk, has that on the wall.
+the clock on the wall, and on a busy one it still means something.
 
 This is what pyperf does not do: it measures one command and then the other, by the clock on the wall. On two
 busy cores its difference of two starts came out anywhere from nothing to ten times the true one, where turns
@@ -108,16 +107,11 @@ def seconds() -> float:
     return time.process_time()
 
 
-def run_time(command: list[str], *, wall: bool = False, environ: dict[str, str] | None = None) -> float:
-    """Run `command` and return how many seconds it took, start and end of the process included.
+def run_time(command: list[str], environ: dict[str, str] | None = None) -> float:
+    """Run a command and return its processor time in seconds, start and end of the process included.
 
-    Args:
-        command: What to run.
-        wall: Measure by the clock on the wall.
-        environ: Variables beside those of `clean_environment`.
-
+    `environ` is added to `clean_environment`.
     """
-    begin = time.perf_counter()
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -126,6 +120,5 @@ def run_time(command: list[str], *, wall: bool = False, environ: dict[str, str] 
         env={**clean_environment(), **(environ or {})},
     ) as process:
         _, status, usage = os.wait4(process.pid, 0)
-        elapsed = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
-    return elapsed if wall else usage.ru_utime + usage.ru_stime
+    return usage.ru_utime + usage.ru_stime

@@ -1,4 +1,4 @@
-"""What overlay costs: at start-up, per call, for an audit, per partition, and on each worker.
+"""What overlay costs: at start-up, per call, per partition, and on each worker.
 
 Every number stands beside the plain thing measured in the same run, because only the ratio and the difference
 mean something on another machine.
@@ -11,7 +11,6 @@ import platform
 from typing import TYPE_CHECKING
 
 from benches import (
-    _audit,
     _call,
     _files,
     _imports,
@@ -30,7 +29,6 @@ BENCHMARKS = {
     "files": (_files.measure, 1),
     "imports": (_imports.measure, 3),
     "call": (_call.measure, 60),
-    "audit": (_audit.measure, 11),
     "partition": (_partition.measure, 3),
     "workers": (_workers.measure, 40),
 }

@@ -13,8 +13,9 @@ import argparse
 import sys
 from typing import Any
 
-from benches import _program
 from checks import UPSTREAMS
+
+from benches import _program
 from sources.fetch_source import fetch
 
 CHECK = UPSTREAMS / "loss_memory_check.py"

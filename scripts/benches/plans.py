@@ -1,4 +1,4 @@
-"""Benchmark (g): steps under dynamic context parallelism, by the cost model of the planner.
+"""Steps under dynamic context parallelism, by the cost model of the planner.
 
 As a program this prints what a step takes, over the least that any plan could, for each way to cut it:
 
@@ -10,7 +10,6 @@ Nothing here was timed on a GPU. `bench growth` times the planner itself.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import random
 from statistics import median
@@ -24,7 +23,7 @@ from overlay.patches._dynamic_cp.plan import allowed_sizes
 from overlay.patches._dynamic_cp.windows import smallest_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from overlay.patches._dynamic_cp.plan import Plan
 
@@ -124,7 +123,7 @@ def tail(values: list[float]) -> float:
 
 
 def table() -> str:
-    """Return everything that is printed but for the published set-up."""
+    """Return the model, and for each number of sequences what each way to cut a step takes."""
     linear, quadratic, exchange = cost.LINEAR / 1e6, cost.QUADRATIC / 1e3, cost.EXCHANGE / 1e6
     alone, further = cost.start_cost(1) / 1e9, (cost.start_cost(2) - cost.start_cost(1)) / 1e9
     head = f"""\
@@ -144,90 +143,11 @@ of what each takes over what mixed takes. Worse: steps in which mixed takes long
     return "\n".join(lines)
 
 
-@contextlib.contextmanager
-def constants(**changes: int) -> Iterator[None]:
-    """Let the model have other constants for as long as the context lasts."""
-    before = {name: getattr(cost, name) for name in changes}
-    for name, value in changes.items():
-        setattr(cost, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(cost, name, value)
-
-
-def dearer(steps: int = 40) -> str:
-    """Return what mixed gains where a step of the exchange costs more: the least certain of the constants."""
-    lines = [
-        "Gain if a step of the exchange in a layer costs more besides what is sent (64 sequences, all wait):",
-        f"{'':9}{'fixed CP 4':>12}{'verl 0.8.0':>12}{'uniform':>10}{'dev rule':>10}{'mixed/bound':>13}",
-    ]
-    for step_us in (cost.STEP // 10**6, 150, 500, 1500):
-        found: dict[str, list[int]] = {name: [] for name in METHODS}
-        least = []
-        with constants(STEP=step_us * 10**6):
-            for number in range(steps):
-                lengths = drawn(64, number)
-                least.append(bound(lengths))
-                for name, method in METHODS.items():
-                    found[name].append(in_turns(method(lengths, RANKS, ROOM), lengths))
-        *others, ours = found.values()
-        gains = [median(a / b for a, b in zip(other, ours, strict=True)) for other in others]
-        over = median(a / b for a, b in zip(ours, least, strict=True))
-        columns = "".join(f"{value:{width}.2f}" for value, width in zip(gains, (12, 12, 10, 10), strict=True))
-        lines.append(f"{step_us:6} us{columns}{over:13.2f}")
-    return "\n".join([*lines, f"      ({steps} steps)"])
-
-
-#: Parameters at work on a token of Qwen3-30B-A3B: 48 layers of 2,048 with 8 experts of 768, vocabulary.
-_ACTIVE = 48 * (2 * 2048 * 4096 + 2048 * 1024 + 8 * 3 * 2048 * 768) + 2048 * 151936
-#: The constants for it: experts' products at three tenths of the peak, 32 heads of 128, keys and values of 4.
-PUBLISHED = {
-    "LAYERS": 48,
-    "LINEAR": 6 * _ACTIVE * 10 // (3 * cost.PEAK),
-    "QUADRATIC": 48 * 7 * 4096 * cost.ATTENTION[0] // (cost.ATTENTION[1] * cost.PEAK),
-    "EXCHANGE": 3 * 48 * 2 * 1024 * 1000 // cost.LINK,
-}
-PUBLISHED_GAIN = 337.16 / 209.97
-
-
-def gain(step_ps: int, steps: int = 60) -> float:
-    """Return the tokens/s of Megatron's rule over those of fixed CP 4.
-
-    Args:
-        step_ps: What a step of the exchange in a layer costs, besides what is sent.
-        steps: How many are drawn.
-
-    """
-    ratios = []
-    with constants(**PUBLISHED, STEP=step_ps):
-        for number in range(steps):
-            lengths = drawn(64, number)
-            slow = in_turns(rivals.fixed(lengths, RANKS, ROOM), lengths)
-            ratios.append(slow / in_turns(rivals.megatron(lengths, RANKS, ROOM), lengths))
-    return median(ratios)
-
-
-def published() -> str:
-    """Return what the model says of verl#6555's set-up, and what it would take to explain the figure."""
-    low, high = cost.STEP, 1000 * cost.STEP
-    while high - low > cost.STEP // 10:
-        middle = (low + high) // 2
-        low, high = (middle, high) if gain(middle) < PUBLISHED_GAIN else (low, middle)
-    here = gain(cost.STEP)
-    return f"""\
-verl#6555 publishes 337.16 over 209.97 thousand tokens/s, {PUBLISHED_GAIN:.3f}, for Megatron's rule over
-fixed CP 4 on Qwen3-30B-A3B. With that model's constants, and steps of 64 sequences, it is {here:.3f} here.
-To be the published figure, a step of the exchange in a layer would have to cost {high / 1e6:,.0f} us besides
-what is sent, where the model has {cost.STEP / 1e6:.0f}."""
-
-
 def main(arguments: list[str]) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description="What a step takes under dynamic context parallelism.")
     parser.add_argument("--seed", type=int, default=_partition.SEED, help="of the drawn lengths")
     options = parser.parse_args(arguments)
     _partition.SEED = options.seed
-    print(f"{table()}\n{dearer()}\n{published()}\nDrawn with seed {options.seed}.")
+    print(f"{table()}\nDrawn with seed {options.seed}.")
     return 0

@@ -11,8 +11,9 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
-from benches import _program
 from checks import UPSTREAMS
+
+from benches import _program
 
 CHECK = UPSTREAMS / "recompute_check.py"
 

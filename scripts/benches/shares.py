@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import argparse
 import random
-from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
 from benches import _partition
 from overlay.patches._partition import karmarkar_karp
-from overlay.patches._partition.equal import equal_shares, least_top
+from overlay.patches._partition.equal import equal_shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: Samples and data parallel ranks where lengths have a heavy tail.
-HEAVY = ((1024, 64), (4096, 8), (4096, 256), (8192, 64), (8192, 512))
 #: Samples, ranks, the longest sample in tokens, and how many batches are drawn.
 JUDGED = ((256, 4, 8192, 100), (256, 4, 16384, 100), (256, 8, 16384, 100), (4096, 8, 16384, 5))
 
@@ -74,40 +71,10 @@ def evenness() -> str:
     return "\n".join(lines)
 
 
-def heavy(samples: int, longest: int) -> list[int]:
-    """Draw the tokens of a global batch from a Pareto distribution."""
-    draw = random.Random(f"{_partition.SEED}/{samples}/{longest}/Pareto")  # noqa: S311 -- not secrets
-    return [min(longest, int(500 * draw.paretovariate(1.1))) for _ in range(samples)]
-
-
-def tails() -> str:
-    """Return a table of shares where single samples may be more than the mean of all ranks."""
-    lines = [
-        "Pareto lengths (500 tokens or more, exponent 1.1): largest rank / mean rank, by work.",
-        "Alone: the longest sample with the shortest there are, which no partition can be less than.",
-        (
-            f"{'samples':>7} {'ranks':>5} {'longest':>9} {'alone':>9} {'Karmarkar-Karp':>15}"
-            f" {'overlay':>9} {'ms':>6}"
-        ),
-    ]
-    for samples, ranks in HEAVY:
-        for longest in (131072, 10**9):
-            costs = [work(length) for length in heavy(samples, longest)]
-            call = partial(equal_shares, costs, ranks)
-            took = min(_partition.timed(call) for _ in range(3))
-            alone = max(1.0, least_top(costs, ranks) * ranks / sum(costs))
-            theirs = most(costs, karmarkar_karp(costs, ranks, equal_size=True))
-            lines.append(
-                f"{samples:7,} {ranks:5} {longest if longest < 10**9 else 'none':>9} {alone:9.3f}"
-                f" {theirs:15.3f} {most(costs, equal_shares(costs, ranks)):9.3f} {1e3 * took:6.0f}"
-            )
-    return "\n".join(lines)
-
-
 def main(arguments: list[str]) -> int:
-    """Print the tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description="How even the shares of the SFT trainer's ranks are.")
     parser.add_argument("--seed", type=int, default=_partition.SEED, help="of the drawn lengths")
     _partition.SEED = parser.parse_args(arguments).seed
-    print(f"{evenness()}\n{tails()}\nDrawn with seed {_partition.SEED}.")
+    print(f"{evenness()}\nDrawn with seed {_partition.SEED}.")
     return 0

@@ -23,11 +23,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import one_device
 import torch
 import torch.distributed as dist
 from devices import _graph, _loss
 
-from checks import one_device
 from overlay.patches._packed_loss import row_kernels
 from records import figures
 from sources import fetch_source

@@ -15,11 +15,12 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 
 def main(name: str, arguments: list[str]) -> int:
     """Import a program, with what scripts and tests share on the path, and return its exit status."""
-    sys.path[0] = str(SCRIPTS)
+    sys.path[0:1] = [str(SCRIPTS), str(SCRIPTS.parent / "tests" / "shared")]
     from checks import FOLDERS
+
     from environment.door import DOORS
 
-    sys.path[1:1] = map(str, FOLDERS)
+    sys.path[2:2] = map(str, FOLDERS)
     folder, _, program = name.rpartition(".")
     commands = {folder: command for command, (folder, _) in DOORS.items()}
     sys.argv[:] = [f"{commands[folder]} {program}", *arguments]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import sys
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -120,26 +119,8 @@ def held(room: str) -> list[Path]:
     return [path for name, path in files().items() if room_of(name) == room]
 
 
-def measures() -> str:
-    """Return the size of each room, and how much stands on what."""
-    modules = arrows()
-    rooms = between_rooms(modules)
-    lines = {room: sum(len(path.read_text().splitlines()) for path in held(room)) for room in rooms}
-    told = [f"{count:6,} lines  {room}" for room, count in sorted(lines.items(), key=lambda item: -item[1])]
-    told.append(
-        f"{sum(lines.values()):6,} lines in {len(modules)} files on {1 + max(floors(modules).values())} "
-        f"floors with {sum(map(len, modules.values()))} arrows"
-    )
-    told.append(
-        f"{len(rooms):6} rooms on {1 + max(floors(rooms).values())} floors with "
-        f"{sum(map(len, rooms.values()))} arrows"
-    )
-    return "\n".join(told)
-
-
 def main(arguments: list[str]) -> int:
-    """Print the picture, or the measures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--measures", action="store_true", help="lines, floors and arrows instead")
-    sys.stdout.write((measures if parser.parse_args(arguments).measures else picture)() + "\n")
+    """Print the picture."""
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args(arguments)
+    print(picture())
     return 0

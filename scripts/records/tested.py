@@ -31,7 +31,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checks import SEED, triton_on_cpu
+import triton_on_cpu
+from checks import SEED
+
 from overlay.desk.audit.judge import as_patch
 from overlay.desk.prove.forked import HOLDS
 from overlay.desk.prove.rows import Trial, text_of, trial, unjudged

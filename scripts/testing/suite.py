@@ -7,9 +7,9 @@ output, and just before it stand what the type checker found, the skipped tests,
 checks that failed.
 
 `--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay, and
-the tests that are left out by day as repetitions (`scripts/checks/upstreams/repetitions.py`). Each program
+the tests that are left out by day as repetitions (`tests/shared/upstreams/repetitions.py`). Each program
 starts cold then; by day they start on a server that has imported what they begin with
-(`compat/ranks/warm_server.py`).
+(`tests/shared/warm_server.py`).
 `--quick` runs the tests that catch most slips in the least time, and needs no source but this checkout
 (`scripts/torture own` says what they miss).
 """
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
+import warm_server
 
 # Before pytest puts `tests` on the path, where a folder without modules has the same name.
 from overlay.compat.ranks import warm
@@ -48,7 +49,7 @@ WORKERS = ["--numprocesses", str(min(3, 1 + (os.cpu_count() or 1))), "--dist", "
 #: one worker computes while another waits. (xdist would begin with the files that have most tests, which
 #: are short ones.)
 COMPUTES, WAITS = ("real", "distributed"), ("workers", "torture", "scripts", "compat")
-#: What the reason begins with of a test that repeats another one (`scripts/checks/upstreams/repetitions.py`).
+#: What the reason begins with of a test that repeats another one (`tests/shared/upstreams/repetitions.py`).
 LEFT = "left to the nightly run"
 #: What `--quick` gives pytest besides that: tests that need nothing but `.venv`, as they were measured.
 QUICK = [
@@ -100,10 +101,12 @@ def typed_tree(root: Path) -> Path:
     for old in [*package.iterdir(), *package.parent.iterdir()]:
         if old.is_symlink():
             old.unlink()
-    for path in [*(root / "tests").rglob("*.py"), *(root / "scripts" / "checks").rglob("*.py")]:
-        link = package.parent / path.name
-        if not path.name.startswith(("test_", "conftest", "__")) and not link.is_symlink():
-            link.symlink_to(path)
+    for path in (root / "tests").rglob("*.py"):
+        shared = path.parent if path.name == "__init__.py" else path
+        link = package.parent / shared.name
+        inside = shared is path and (path.parent / "__init__.py").exists()
+        if not path.name.startswith(("test_", "conftest")) and not inside and not link.is_symlink():
+            link.symlink_to(shared)
     wanted = [path for path in (root / "overlay").iterdir() if path.name != "__pycache__"]
     for path in [*wanted, root / "patches", root / "compat"]:
         (package / path.name).symlink_to(path)
@@ -137,7 +140,7 @@ def ruff(root: Path, *arguments: str) -> int:
 @contextlib.contextmanager
 def by_day() -> Generator[None]:
     """Leave repetitions to the nightly run, and start the programs of all workers on one warm server."""
-    with warm.server() as socket:
+    with warm_server.server() as socket:
         compiled = str(fetch_release.CACHE.resolve())
         # For as long as the server is there: a test runs all of this, and other tests come after it.
         told = {"TESTS_ONCE": "1", warm.VARIABLE: socket, "WARM_COMPILED": compiled}

@@ -1,7 +1,7 @@
 """Every patched site under torch.compile, pickle, cloudpickle, deepcopy and inspect, the patch seen to run.
 
 Of the patches that apply to what is installed here, and of the others on a release that they apply to.
-See scripts/checks/engine/compiler_sites.py for how it is seen.
+See `compiler_sites.py` for how it is seen.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from checks import ENGINE
+
 from overlay.source.registry import load_patches
 from tortures._torches import environment
 from tortures._upstreams import fetch

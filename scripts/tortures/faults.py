@@ -1,7 +1,7 @@
 """An exception at every step of enabling, importing, reloading and disabling: all of a patch, or nothing.
 
 Each line of the engine raises the first time and the last time that it is reached, as an error and as an
-interrupt, each in a forked child. See scripts/checks/engine/fault_steps.py for what must hold then.
+interrupt, each in a forked child. See `fault_steps.py` for what must hold then.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     os.environ["OVERLAY_TEST_SEED"] = str(options.seed)
     from checks import RANKS
+
     from overlay.compat.ranks.launcher import run_cases
     from progress import tracked
     from sources.fetch_release import fetch

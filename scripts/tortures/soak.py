@@ -1,6 +1,6 @@
 """10,000 times enable() and disable(), 100,000 calls: no growth in memory, no slowdown.
 
-See scripts/checks/engine/soak_cycles.py for what is done each time.
+See `soak_cycles.py` for what is done each time.
 """
 
 from __future__ import annotations

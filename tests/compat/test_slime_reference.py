@@ -6,9 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from overlay.compat.slime_actor_on_cpu.arguments import Sizes
-from overlay.compat.slime_actor_on_cpu.reference import reference
+from slime_actor_on_cpu.arguments import Sizes
+from slime_actor_on_cpu.reference import reference
 
 KNOWN = {
     "seed": 1,

@@ -7,9 +7,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from checks import RANKS, SEED
 from rank_rows import rows_of, run_once
 
-from checks import RANKS, SEED
 from overlay.compat.ranks.launcher import run_cases
 
 if TYPE_CHECKING:

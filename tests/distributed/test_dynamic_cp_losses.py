@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from checks import RANKS, SEED
 from loss_layouts import OTHERS, PLANNED, STAGED, layouts_of
 from rank_rows import answers, rows_of, run_once
-
-from checks import RANKS, SEED
 
 pytestmark = [
     pytest.mark.distributed,

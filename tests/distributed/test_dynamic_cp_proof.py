@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rank_rows import rows_of, run_once
-
 from checks import RANKS, SEED
+from rank_rows import rows_of, run_once
 
 if TYPE_CHECKING:
     from pathlib import Path

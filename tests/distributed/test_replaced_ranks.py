@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rank_rows import run_once
-
 from checks import RANKS, SEED
+from rank_rows import run_once
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 

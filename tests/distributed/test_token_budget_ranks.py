@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from checks import RANKS, SEED
+
 from overlay.compat.ranks.launcher import run_cases
 from sources import fetch_release
 
@@ -54,7 +54,7 @@ def results(version: str) -> dict[str, list[Any]]:
                     RANKS / "token_budget_cases.py",
                     Path(folder),
                     patches=PATCHES,
-                    program="gloo_main.py",
+                    program=str(RANKS / "gloo_main.py"),
                     release=release,
                     timeout=240,
                 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from checks import RANKS, SEED
+
 from overlay.compat.ranks.launcher import run_cases
 from overlay.patches.verl.moe_aux_scale.contract import wrong
 

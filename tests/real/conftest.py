@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pytest
+from checks import UPSTREAMS
 from repetitions import pytest_runtest_setup
 
-from checks import UPSTREAMS
 from overlay.compat.ranks.warm import Program
 from sources import fetch_release, fetch_source, git_sources, releases
 from sources.git_sources import FetchError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from checks import SEED, UPSTREAMS
+
 from overlay.compat.ranks.findings import megatron_ranks
 from records import defects
 

@@ -15,9 +15,9 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from checks import SEED, UPSTREAMS
 from test_contracts import NAMES  # type: ignore[import-not-found]
 
-from checks import SEED, UPSTREAMS
 from overlay.source.registry import load_patches
 from records import _support_print
 

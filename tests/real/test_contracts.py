@@ -10,9 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from checks import SEED
 from repetitions import LEFT
 
-from checks import SEED
 from overlay.desk.prove.forked import HOLDS, RAISES, WRONG
 from overlay.source.registry import contract_of, load_patches
 from overlay.verdict import APPLY

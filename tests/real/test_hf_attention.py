@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from slime_ranks import folder, on_ranks
-
 from checks import SEED
+from slime_ranks import folder, on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from checks import UPSTREAMS
+
 from overlay.source.registry import load_patches
 from overlay.verdict import LOUD
 from records import _support_print

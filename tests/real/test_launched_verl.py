@@ -9,7 +9,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from checks import UPSTREAMS
 
 if TYPE_CHECKING:

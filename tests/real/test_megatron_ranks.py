@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from checks import SEED, UPSTREAMS
+
 from overlay.compat.ranks.findings import megatron_ranks
 from overlay.patches.megatron.grad_norm.contract import MARKED, UNMARKED
 from overlay.patches.megatron.grad_norm.contract import wrong as wrong_norms

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import one_device
 import pytest
-
-from checks import SEED, one_device
+from checks import SEED
 
 if TYPE_CHECKING:
     from pathlib import Path

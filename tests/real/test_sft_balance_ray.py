@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from checks import SEED
+
 from overlay.patches._partition import karmarkar_karp
 from overlay.patches.verl.sft_balance.contract import PROGRAM
 from overlay.patches.verl.sft_balance.contract.judge import (

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from checks import SEED
+
 from overlay.compat.slime_on_cpu.rollouts import (
     IMPOSSIBLE,
     PIPELINE,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from checks import SEED, UPSTREAMS
 from slime_layouts import LAYOUTS, cases_of
 
-from checks import SEED, UPSTREAMS
 from overlay.compat.ranks.launcher import run_cases
 from overlay.compat.slime_on_cpu.rollouts import IMPOSSIBLE, REALISTIC, broken, is_impossible, is_over
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from checks import SEED
+
 from overlay.compat.slime_on_cpu.schedules import broken, over, parts_of
 
 if TYPE_CHECKING:

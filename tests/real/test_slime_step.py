@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from checks import SEED
 from slime_step import RIGHT, Row, cases_of, run
 from slime_step_cases import CASES, NOT_SHOWN
 
-from checks import SEED
 from overlay.source.registry import load_patches
 from sources.slime_images import RELEASES
 

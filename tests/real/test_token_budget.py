@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from token_budget_check import PATCHES
-
 from checks import SEED
+from token_budget_check import PATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,10 +6,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from checks import SEED
 from slime_ranks import HANGS, MILES, folder, on_ranks
 
 import overlay
-from checks import SEED
 
 if TYPE_CHECKING:
     from pathlib import Path

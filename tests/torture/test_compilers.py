@@ -14,10 +14,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from checks import ENGINE
 from fake_upstream import tables
 
 import overlay
-from checks import ENGINE
 from overlay.runtime.engine import Engine
 from tortures import _torches, compilers
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from checks import SEED
 from fault_steps import ERRORS, SCENES, judge, steps
 from forked import in_a_child
-
-from checks import SEED
 
 if TYPE_CHECKING:
     from order_world import Subject

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from checks import SEED
+
 from tortures import fuzz
 
 

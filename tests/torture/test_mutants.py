@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks import SEED
 
 import overlay
-from checks import SEED
 from overlay.source.registry import load_patches
 from tortures import _mutant_record
 from tortures._attack import Attack, Mutant

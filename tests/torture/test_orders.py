@@ -10,9 +10,8 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from order_world import what_came
-
 from checks import SEED
+from order_world import what_came
 
 if TYPE_CHECKING:
     from order_world import Subject

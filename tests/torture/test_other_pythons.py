@@ -14,7 +14,6 @@ from pathlib import Path
 
 import other_pythons
 import pytest
-
 from checks import ENGINE
 
 HERE = Path(__file__).resolve().parent

@@ -1,7 +1,7 @@
 """slime's real `train.py` under a real local Ray, as launch scripts start it: every actor is patched.
 
 Two actors share each sample (context parallelism) and normalise advantages, which plain slime gets wrong
-there. What a CPU lacks is stood in for by `overlay.compat.slime_actor_on_cpu`. Losses and gradients are held
+there. What a CPU lacks is stood in for by `slime_actor_on_cpu`. Losses and gradients are held
 against one process in float64.
 """
 
@@ -16,10 +16,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from local_cluster import running
-
 from checks import SEED
-from overlay.compat.slime_actor_on_cpu import arguments, ray_job
+from local_cluster import running
+from slime_actor_on_cpu import arguments, ray_job
+
 from overlay.runtime.engine import Engine
 from overlay.source.registry import load_patches
 from sources import slime_images
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
+#: Where `slime_actor_on_cpu` lies.
+SHARED = Path(__file__).parents[1] / "shared"
 README = (Path(__file__).parents[2] / "README.md").read_text()
 SIZES = arguments.Sizes()
 STEPS, GROUPS, EACH = 2, 2, 4
@@ -114,7 +116,7 @@ def write_rollouts(folder: Path, steps: list[dict[str, Any]]) -> Path:
 
 def expected(steps: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     """Return the loss and the norm of the gradient of each step, of one process in float64."""
-    from overlay.compat.slime_actor_on_cpu import reference, weights
+    from slime_actor_on_cpu import reference, weights
 
     args = SimpleNamespace(
         seed=1234, kl_coef=0, use_kl_loss=False, rollout_temperature=1, advantage_estimator="grpo",
@@ -243,7 +245,7 @@ def trained(
     line = arguments.command_line(folder / "model", SIZES, 2, *SETTINGS, *rollouts)
     (folder / "train.py").write_text(above + slime_images.script(release).decode())
     variables = {
-        "PYTHONPATH": str(image(release)),
+        "PYTHONPATH": os.pathsep.join([str(image(release)), str(SHARED)]),
         "OVERLAY_LOG": "debug",
         "RAY_DEDUP_LOGS": "0",
         "OMP_NUM_THREADS": "1",

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import triton_on_cpu
+from checks import RANKS, SEED
 
-from checks import RANKS, SEED, triton_on_cpu
 from sources.fetch_release import FetchError
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from checks import SEED
+
 from overlay.patches._packed_loss.row_blocks import Rows
 from overlay.patches._packed_loss.vocab_parallel import make_log_prob_entropy
 

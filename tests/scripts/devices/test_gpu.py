@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import triton_on_cpu
 from devices import _loss, _loss_rivals, gpu
 
-from checks import triton_on_cpu
 from sources.fetch_release import FetchError
 
 torch: Any = pytest.importorskip("torch")

@@ -88,7 +88,7 @@ def test_a_command_without_a_default_asks_for_a_name() -> None:
         (["bench", "start", "--turns", "2"], "benches.costs", ["start", "--turns", "2"]),
         (["bench", "loss", "--help"], "benches.loss", ["--help"]),
         (["matrix", "--recorded"], "records.tested", ["--recorded"]),
-        (["matrix", "drift"], "records.drift", []),
+        (["matrix", "patches", "--check"], "records.patches", ["--check"]),
         (["torture", "fuzz", "--seed", "1"], "tortures.fuzz", ["--seed", "1"]),
         (["test", "-k", "shape"], "testing.suite", ["-k", "shape"]),
         (["gpu", "--stand-in"], "devices.gpu", ["--stand-in"]),

@@ -113,7 +113,7 @@ def command_line(folder: Path, sizes: Sizes, ranks: int, *more: object) -> list[
         "use-cpu-initialization",
     )
     words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    spec = ["--spec", "overlay.compat.slime_actor_on_cpu.layers", "layer_spec"]
+    spec = ["--spec", "slime_actor_on_cpu.layers", "layer_spec"]
     return [*words, *(f"--{name}" for name in flags), *spec, *map(str, more)]
 
 

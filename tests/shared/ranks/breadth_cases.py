@@ -160,10 +160,17 @@ def _gap(weights: dict[str, torch.Tensor], sequences: Any) -> float:
     exact = {name: value.detach().double() for name, value in weights.items()}
     gaps = []
     for tokens in sequences:
-        logits = cpu_reference.router_logits(exact, tokens, heads=cpu_engine.HEADS, rope=True)
+        logits = _router_logits(exact, tokens)
         best = logits.topk(cpu_reference.CHOSEN + 1, dim=-1).values
         gaps.append(float((best[..., -2] - best[..., -1]).min()))
     return min(gaps)
+
+
+def _router_logits(weights: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
+    """Return [layers, length, experts]: what the experts of each token are chosen by."""
+    logits: list[torch.Tensor] = []
+    cpu_reference.all_log_probs(weights, tokens, heads=cpu_engine.HEADS, rope=True, logits=logits)
+    return torch.stack(logits)
 
 
 def _z_loss(draw: random.Random) -> dict[str, Any]:
@@ -183,7 +190,7 @@ def _z_loss(draw: random.Random) -> dict[str, Any]:
     loss = cpu_reference.token_mean_loss(batch["loss_mask"].unbind())(
         [cpu_reference.log_probs(exact, row, **how) for row in tokens]
     )
-    squares = [cpu_reference.router_logits(exact, row, **how).logsumexp(-1).square() for row in tokens]
+    squares = [_router_logits(exact, row).logsumexp(-1).square() for row in tokens]
     shares = [
         size / 4 * torch.cat([squares[i] for i in part], dim=-1).mean(-1).sum() for _, size, part in plan
     ]

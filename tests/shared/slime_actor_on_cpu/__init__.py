@@ -58,7 +58,7 @@ def prepare(*, ray: bool = False) -> None:
         _CONTEXTS.enter_context(no_triton())
         # Never left: when a process ends, modules are taken apart in no order.
         _CONTEXTS.enter_context(cuda_on_cpu())
-    from overlay.compat.slime_actor_on_cpu import gaps, object_store, weights
+    from slime_actor_on_cpu import gaps, object_store, weights
 
     weights.replace_checkpoint()
     gaps.fill()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from overlay.compat import cpu_reference
-from overlay.compat.slime_actor_on_cpu.weights import drawn
+from slime_actor_on_cpu.weights import drawn
 
 if TYPE_CHECKING:
-    from overlay.compat.slime_actor_on_cpu.arguments import Sizes
+    from slime_actor_on_cpu.arguments import Sizes
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,16 @@ import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 #: Third parties of the upstreams, those that take longest: what is not installed is left out.
 BEFORE = (
@@ -35,8 +40,22 @@ BEFORE = (
     *("tensordict", "ray", "ray.dag", "hydra", "omegaconf", "pandas", "datasets", "accelerate", "peft"),
     *("wandb", "tensorboard", "torch.utils.tensorboard", "torchdata.stateful_dataloader", "codetiming"),
 )
-#: What a program may be sent as: its arguments, folder and environment.
+#: As in `overlay.compat.ranks.warm`, which is not imported here: a program starts without overlay.
 LENGTH = 4
+
+
+@contextlib.contextmanager
+def server() -> Generator[str]:
+    """Run a server, and give the path of its socket. What starts meanwhile waits until it has imported."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "socket"
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
+        # One thread for each program: they run side by side.
+        environ["OMP_NUM_THREADS"] = "1"
+        command = [sys.executable, "-W", "ignore", str(Path(__file__).resolve()), str(path)]
+        # It ends with its standard input, which is closed on the way out.
+        with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE):
+            yield str(path)
 
 
 def main(path: str) -> None:
@@ -118,14 +137,14 @@ def _run(wanted: dict[str, Any]) -> int:
         runpy.run_path(program, run_name="__main__")
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
-            print(end.code, file=sys.stderr)  # noqa: T201 -- as the interpreter does
+            print(end.code, file=sys.stderr)
         status = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
     except BaseException:  # noqa: BLE001 -- as the interpreter does
         traceback.print_exc()
         status = 1
     with contextlib.suppress(BaseException):
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 -- waits for threads, as an end does
-        atexit._run_exitfuncs()  # noqa: SLF001 -- what `os._exit` leaves out
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -11,9 +11,9 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from overlay.compat.slime_actor_on_cpu import rollouts
-from overlay.compat.slime_actor_on_cpu.arguments import Sizes
-from overlay.compat.slime_actor_on_cpu.reference import Reference, reference
+from slime_actor_on_cpu import rollouts
+from slime_actor_on_cpu.arguments import Sizes
+from slime_actor_on_cpu.reference import Reference, reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,7 +195,7 @@ CASES: tuple[Case, ...] = (
         _both("wrong"),
         _MIXED,
         shows=("slime.hf-attention-gradient",),
-        settings=(*_CP2, "--spec", "overlay.compat.slime_actor_on_cpu.gathered", "layer_spec"),
+        settings=(*_CP2, "--spec", "slime_actor_on_cpu.gathered", "layer_spec"),
         sizes=Sizes(mixing=1),
     ),
     Case(

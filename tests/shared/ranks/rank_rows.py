@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from checks import SEED
+
 from overlay.compat.ranks.launcher import run_cases
 
 if TYPE_CHECKING:

@@ -93,7 +93,7 @@ def _run(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [str(_PROGRAM), patches, str(folder), str(seed), *by_name]
-        path = [str(image), str(_PROGRAM.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [str(image), *map(str, _PROGRAM.parents[:2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         ours = [name for name in os.environ if name.startswith("OVERLAY")]
         environment = {name: value for name, value in os.environ.items() if name not in ours}
         environment |= {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}

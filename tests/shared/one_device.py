@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from checks import RANKS
+
 from overlay.compat.ranks.warm import Program
 
 if TYPE_CHECKING:

@@ -27,20 +27,18 @@ SELECTED = sys.argv[1]
 if SELECTED:
     overlay.enable(SELECTED, strict=True)  # before anything of slime is imported, as in a job
 
+import slime_actor_on_cpu  # noqa: E402
 from slime_step_cases import CASES, Case  # noqa: E402
-
-from overlay.compat import slime_actor_on_cpu  # noqa: E402
 
 slime_actor_on_cpu.prepare()
 
 import slime.ray.rollout  # noqa: E402 - before the ranks are forked
 import slime.utils.arguments  # noqa: E402, F401
+import slime_actor_on_cpu.layers  # noqa: E402
 import torch  # noqa: E402
-
-import overlay.compat.slime_actor_on_cpu.layers  # noqa: E402
-from overlay.compat.slime_actor_on_cpu import arguments  # noqa: E402
-from overlay.compat.slime_actor_on_cpu.exact import exact_cross_entropy  # noqa: E402
-from overlay.compat.slime_actor_on_cpu.watched import Watched  # noqa: E402
+from slime_actor_on_cpu import arguments  # noqa: E402
+from slime_actor_on_cpu.exact import exact_cross_entropy  # noqa: E402
+from slime_actor_on_cpu.watched import Watched  # noqa: E402
 
 #: Who has asked for this, and waits.
 PARENT = os.getppid()

@@ -29,7 +29,7 @@ def samples(
         masked: The part of the tokens of a response, but for its first and its last, that do not count.
 
     """
-    draw = random.Random(seed)  # noqa: S311 - no secret
+    draw = random.Random(seed)
     data: dict[str, Any] = {
         "tokens": [[draw.randrange(vocabulary) for _ in range(total)] for total, _ in lengths],
         "response_lengths": [response for _, response in lengths],
@@ -63,7 +63,7 @@ def references(args: Any, parallel: dict[str, Any], data: dict[str, Any]) -> lis
     # Ray has the class behind the actor.
     manager = RolloutManager.__ray_metadata__.modified_class
     this = SimpleNamespace(args=args, train_parallel_config=parallel)
-    split = manager._split_train_data_by_dp  # noqa: SLF001 - there is no other way in without SGLang
+    split = manager._split_train_data_by_dp
     # Before 0.3 it is told the number of ranks.
     sizes = [parallel["dp_size"]] if "dp_size" in inspect.signature(split).parameters else []
     found: list[Any] = split(this, dict(data), *sizes)

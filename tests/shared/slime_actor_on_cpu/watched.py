@@ -14,12 +14,12 @@ import torch.distributed as dist
 
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.compat.live_bytes import LiveBytes
-from overlay.compat.slime_actor_on_cpu.weights import named, own_part
+from slime_actor_on_cpu.weights import named, own_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from overlay.compat.slime_actor_on_cpu.reference import Reference
+    from slime_actor_on_cpu.reference import Reference
 
 
 class Watched:

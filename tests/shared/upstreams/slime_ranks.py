@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-
 from checks import UPSTREAMS
+
 from overlay.compat.ranks.launcher import run_cases
 
 if TYPE_CHECKING:

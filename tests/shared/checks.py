@@ -1,8 +1,4 @@
-"""What tests and scripts both need: checks on upstreams, cases for ranks, and worlds for the engine.
-
-The modules are imported by their bare names: a rank, and a process with a release first on its path, have one
-of these folders on the path and nothing else of the project's scripts.
-"""
+"""Where the modules lie that tests, and some scripts, share. They are imported by their bare names."""
 
 import os
 import secrets

@@ -24,13 +24,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import overlay
-from overlay.compat import megatron_on_cpu as cpu
+from overlay.compat.megatron_on_cpu import TOKENS, VOCABULARY, causal_mask, megatron
 from overlay.patches.megatron.recompute.contract import alias_run, checkpointed, flags, without_output_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PATCH = "megatron.recompute"
+#: Sequences, hidden size and experts. Each has a value of its own.
+SEQUENCES, HIDDEN, EXPERTS = 2, 32, 4
 
 
 class Storages(TorchDispatchMode):
@@ -113,10 +115,10 @@ def load_verl_patch(path: Path) -> Any:
 
 def layer_run(dispatcher: str) -> dict[str, Any]:
     """Train one step of two checkpointed MoE layers; tell what stays, and what the gradients are."""
-    layers = [cpu.moe_layer(dispatcher).train() for _ in range(2)]
-    mask = cpu.causal_mask()
+    layers = [moe_layer(dispatcher).train() for _ in range(2)]
+    mask = causal_mask()
     torch.manual_seed(2)
-    embedding = torch.nn.Parameter(torch.randn(cpu.TOKENS, cpu.SEQUENCES, cpu.HIDDEN))
+    embedding = torch.nn.Parameter(torch.randn(TOKENS, SEQUENCES, HIDDEN))
     parameters = [embedding, *(p for layer in layers for p in layer.parameters())]
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)  # as with Megatron's gradient buffers: there beforehand
@@ -168,13 +170,13 @@ def holders(layer: Any) -> Iterator[Any]:
 
 def retained_without(dispatcher: str, attribute: str) -> dict[str, Any]:
     """Show that one attribute of one object is what keeps the input: drop it, and the input is gone."""
-    layer = cpu.moe_layer(dispatcher).train()
-    mask = cpu.causal_mask()
+    layer = moe_layer(dispatcher).train()
+    mask = causal_mask()
     parameters = list(layer.parameters())
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     with Storages([*parameters, mask, *standing(parameters)]) as storages:
-        hidden = torch.randn(cpu.TOKENS, cpu.SEQUENCES, cpu.HIDDEN, requires_grad=True) * 1.0
+        hidden = torch.randn(TOKENS, SEQUENCES, HIDDEN, requires_grad=True) * 1.0
         out = checkpointed(lambda x: layer(x, attention_mask=mask)[0], hidden)
         del hidden
         out.sum().backward()
@@ -191,8 +193,8 @@ def mtp_run() -> dict[str, Any] | None:
         What is left of the decoder's output when its backward begins; `None` where a release fails by itself.
 
     """
-    model = cpu.mtp_model().train()
-    tokens = torch.randint(cpu.VOCABULARY, (1, cpu.TOKENS), generator=torch.Generator().manual_seed(2))
+    model = mtp_model().train()
+    tokens = torch.randint(VOCABULARY, (1, TOKENS), generator=torch.Generator().manual_seed(2))
     left: list[int] = []
     sizes: list[int] = []
 
@@ -201,9 +203,9 @@ def mtp_run() -> dict[str, Any] | None:
         output.register_hook(lambda _grad: left.append(output.untyped_storage().nbytes()))
 
     model.decoder.register_forward_hook(watch)
-    mask = torch.ones(1, cpu.TOKENS)
+    mask = torch.ones(1, TOKENS)
     try:
-        loss = model(tokens, torch.arange(cpu.TOKENS)[None], cpu.causal_mask(), labels=tokens, loss_mask=mask)
+        loss = model(tokens, torch.arange(TOKENS)[None], causal_mask(), labels=tokens, loss_mask=mask)
     except TypeError as error:
         if "padding_mask" in str(error):  # 0.18 cannot recompute multi-token prediction
             return None
@@ -273,6 +275,61 @@ def report(verl_files: dict[str, Path]) -> dict[str, Any]:
     return out
 
 
+def moe_layer(dispatcher: str) -> Any:
+    """Build Megatron's transformer layer with four experts; the same weights at each call."""
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer.spec_utils import build_module
+
+    torch.manual_seed(1)
+    spec = get_gpt_layer_local_spec(num_experts=EXPERTS, moe_grouped_gemm=False)
+    config = _config(
+        moe_token_dispatcher_type=dispatcher,
+        moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=0.01,
+    )
+    return build_module(spec, config=config, layer_number=1)
+
+
+def mtp_model() -> Any:
+    """Build Megatron's GPT model with multi-token prediction and full recomputation; weights as above."""
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
+
+    torch.manual_seed(1)
+    config = _config(
+        moe_token_dispatcher_type="alltoall",  # noqa: S106 -- no password
+        moe_router_load_balancing_type="none",  # Megatron's log of such losses has room for one kind of model
+        recompute_granularity="full",
+        recompute_method="uniform",
+        recompute_num_layers=1,
+        mtp_num_layers=1,
+        mtp_loss_scaling_factor=0.1,
+    )
+    spec = get_gpt_layer_local_spec(num_experts=EXPERTS, moe_grouped_gemm=False)
+    extra = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
+    return GPTModel(config, spec, VOCABULARY, TOKENS, mtp_block_spec=extra, position_embedding_type="rope")
+
+
+def _config(**options: Any) -> Any:
+    from megatron.core.transformer import TransformerConfig
+
+    return TransformerConfig(
+        num_layers=1,
+        hidden_size=HIDDEN,
+        num_attention_heads=2,
+        ffn_hidden_size=4 * HIDDEN,
+        moe_ffn_hidden_size=4 * HIDDEN,
+        num_moe_experts=EXPERTS,
+        moe_router_topk=2,
+        add_bias_linear=False,
+        gated_linear_unit=True,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        use_cpu_initialization=True,
+        **options,
+    )
+
+
 def main() -> None:
     """Print the report."""
     parser = argparse.ArgumentParser()
@@ -285,7 +342,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", module=r"megatron\.")
     warnings.filterwarnings("ignore", category=SyntaxWarning, message="assertion is always true")
     warnings.filterwarnings("ignore", category=DeprecationWarning, message="invalid escape sequence")
-    with cpu.megatron():
+    with megatron():
         print(json.dumps(report(verl_files)))
 
 

@@ -1,6 +1,6 @@
 """slime's real `train.py` under a real Ray, on CPUs: the stand-ins of this package in all its processes.
 
-    python -m overlay.compat.slime_actor_on_cpu.ray_job train.py ...
+    python -m slime_actor_on_cpu.ray_job train.py ...
 
 runs `train.py` as its driver. Workers get theirs by the setup hook in the `runtime_env` of the job
 (`WORKERS`). What imports torch is put in place as slime's training side is imported: most workers never do.
@@ -13,9 +13,9 @@ import runpy
 import sys
 from typing import Any
 
-from overlay.compat.slime_actor_on_cpu import PACKAGES
 from overlay.compat.slime_on_cpu import TRAINING, StandIns
 from overlay.runtime.finder import WatchingFinder
+from slime_actor_on_cpu import PACKAGES
 
 #: What the `runtime_env` of the job has besides.
 WORKERS = {"worker_process_setup_hook": f"{__name__}.stand_in"}
@@ -43,7 +43,7 @@ def _imported(name: str, module: Any) -> None:
             context.__enter__()  # never left: when a process ends, modules are taken apart in no order
             _KEPT.append(context)
     elif name == _CHECKPOINT:
-        from overlay.compat.slime_actor_on_cpu import weights
+        from slime_actor_on_cpu import weights
 
         weights.replace_checkpoint()
     else:
@@ -67,7 +67,7 @@ def _in_float32(parse_args: Any) -> Any:
 
 if __name__ == "__main__":
     # This file runs under another name than workers import it by.
-    from overlay.compat.slime_actor_on_cpu import ray_job
+    from slime_actor_on_cpu import ray_job  # noqa: PLW0406 -- see above
 
     ray_job.stand_in()
     del sys.argv[0]

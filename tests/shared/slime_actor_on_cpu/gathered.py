@@ -13,7 +13,7 @@ import torch
 from megatron.core.transformer.spec_utils import ModuleSpec
 from slime_plugins.models.hf_attention import HuggingfaceAttention
 
-from overlay.compat.slime_actor_on_cpu import layers
+from slime_actor_on_cpu import layers
 
 if TYPE_CHECKING:
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
