@@ -95,10 +95,17 @@ def write(wish: Wish, folder: str, tree: Tree) -> Written:
 def _check(site: str, tree: Tree) -> None:
     """Raise `SelectionError` unless a function that can be replaced stands at a site."""
     module, qualname = split_site(site)
-    if not qualname or tree.source(module) is None or not tree.has(site):
-        raise SelectionError(
-            f"{site!r} is no function here: name one as module:qualname, and with --site where to look"
-        )
+    if not qualname:
+        raise SelectionError(f"{site!r} is no function: name one as module:qualname")
+    package = module.partition(".")[0]
+    for name in (package, module):
+        if tree.source(name) is None and not tree.is_package(name):
+            raise SelectionError(
+                f"{site!r} is no function here: there is no {name}; install {package}, "
+                "or say by --site where it lies"
+            )
+    if not tree.has(site):
+        raise SelectionError(f"{site!r} is no function here: {module} defines no {qualname}")
     nodes = tree.nodes(tree.chain(site)[-1])
     plain = any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in nodes)
     if wrong := obstacle(site, tree) or ("" if plain else f"{site} is no function that Python code defines"):

@@ -39,7 +39,10 @@ def named() -> list[Pack]:
     for name in wanted:
         if name not in by_name:
             known = ", ".join(pack.name for pack in installed()) or "none"
-            raise SelectionError(f"OVERLAY_PACKS: no pack {name!r} is installed; there are: {known}")
+            raise SelectionError(
+                f"OVERLAY_PACKS: no pack {name!r} is installed; there are: {known}. "
+                "Install one from its folder by `pip install -e .`"
+            )
     return [by_name[name] for name in wanted]
 
 

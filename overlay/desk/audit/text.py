@@ -71,7 +71,9 @@ def _lines(title: str, findings: list[Finding], audit: Audit) -> list[str]:
         if them:
             lines.append(f"{harm}: {HARMS[harm]}")
         for one in them:
-            lines.append(_short(f"  {one.defect}{_way_out(one)}"))
+            line = f"{one.defect}{_way_out(one)}"
+            # Half an advice is none.
+            lines += _wrapped(line, "  ", "      ") if one.way_out else [_short(f"  {line}")]
             answer = audit.answers.get(one.defect)
             if answer is not None and answer.word == "met":
                 lines.append(_short(f"    {answer.why}"))

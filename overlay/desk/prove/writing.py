@@ -122,7 +122,7 @@ def tries(
     for patch, verdict in wanted:
         name = " + ".join(f"{one.project} {one.version}" for one in verdict.targets if one.version)
         found = trial(patch, tree, table, f"{name}, here")
-        wrong = found.refused or next(iter(faults(patch)), "")
+        wrong = found.refused or "; ".join(faults(patch))
         if wrong or found.absent:
             yield Try(patch=patch.id, why=wrong, rows=() if wrong else found.absent)
             continue

@@ -254,9 +254,10 @@ def test_the_reference_stands_in_the_patch(place: Workplace, given: str, meant: 
         (Wish(id="verl.mean", pack="acme"), "this is the checkout of overlay itself"),
         (Wish(id="vllm.mean"), "there is no project 'vllm'; there are megatron"),
         (Wish(id="verl.mean", upstream="12"), "'12' is neither owner/repo#number"),
-        (Wish(id="verl.mean", sites=("verl.mean",)), "'verl.mean' is no function here"),
-        (Wish(id="verl.mean", sites=("verl.mean:nothing",)), "is no function here"),
-        (Wish(id="verl.mean", sites=("verl.nothing:mean",)), "is no function here"),
+        (Wish(id="verl.mean", sites=("verl.mean",)), "'verl.mean' is no function: name one as"),
+        (Wish(id="verl.mean", sites=("verl.mean:nothing",)), "verl.mean defines no nothing"),
+        (Wish(id="verl.mean", sites=("verl.nothing:mean",)), "there is no verl.nothing; install verl, or"),
+        (Wish(id="verl.mean", sites=("absent.mean:mean",)), "there is no absent; install absent, or"),
         (Wish(id="verl.mean", sites=("verl.mean:ZERO",)), "is no function that Python code defines"),
     ],
 )

@@ -163,9 +163,11 @@ def test_flops_are_closer_together_than_first_fit_alone_leaves_them() -> None:
         first = split_largest(naive_first_fit(lengths, 16384), needed, costs)
         level(first, lengths, 16384, costs)
         worst = worst_fit(lengths, needed, 16384, costs)
-        assert worst is not None
-        level(worst, lengths, 16384, costs)
-        best = min(max(sums) - min(sums) for sums in (totals(first, costs), totals(worst, costs)))
+        starts = [first]
+        if worst is not None:  # with so few parts it may find no room for the last ones
+            level(worst, lengths, 16384, costs)
+            starts.append(worst)
+        best = min(max(sums) - min(sums) for sums in (totals(start, costs) for start in starts))
         sums = totals(check(lengths, needed, 16384, costs), costs)
         assert max(sums) - min(sums) == best
 
