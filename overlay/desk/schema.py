@@ -16,8 +16,8 @@ from overlay.defect import HARMS, Beyond, Defect, Setting
 from overlay.desk.audit import judge
 from overlay.desk.audit.job_settings import ANSWERS, Answer
 from overlay.desk.new import Written
+from overlay.desk.prove import forked, prove
 from overlay.desk.prove.prove import Outcome, Proof
-from overlay.desk.prove.writing import Try
 from overlay.desk.report.job import Process
 from overlay.desk.screen import Applying, Cockpit, Refused
 from overlay.desk.suite.recipe import Recipe
@@ -34,7 +34,7 @@ from overlay.verdict import VERDICTS, Plan, SiteFinding, TargetVerdict, Verdict
 _RECORDS = (
     Absent, Answer, Applying, Beyond, Calls, Check, Checkup, Cockpit, Defect, Effect, Figure, Installed,
     Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe, Refused, Replacement,
-    Row, Setting, SiteFinding, SiteStatus, Status, Target, TargetVerdict, Try, Variant, Verdict, Written,
+    Row, Setting, SiteFinding, SiteStatus, Status, Target, TargetVerdict, Variant, Verdict, Written,
     judge.Finding,
 )  # fmt: skip
 #: What the annotations of these records name.
@@ -61,8 +61,8 @@ _WORDS: dict[tuple[type[Record], str], tuple[str, ...]] = {
     (SiteFinding, "expects"): ("known", "present", "absent", "calls"),
     (Figure, "combine"): ("sum", "max", "min"),
     (Check, "answer"): ("yes", "no", "-"),
-    (Outcome, "outcome"): ("holds", "wrong", "raises", "no end", "crashed", "not run"),
-    (Proof, "verdict"): ("proven", "harmless", "not shown", "FAILS", "not run"),
+    (Outcome, "outcome"): (*forked.OUTCOMES, "not run"),
+    (Proof, "verdict"): (*prove.VERDICTS, "apply", "not-needed"),
 }
 #: What `audit` takes from a defect for its findings.
 _OF_DEFECTS = ("summary", "met", "upstream", "fixed", "shown", "tried")
@@ -88,7 +88,6 @@ def _commands() -> dict[str, Any]:
     of_defect = {name: _fields(Defect)[name] for name in _OF_DEFECTS}
     plan["defects"] = [{**_fields(judge.Finding), **of_defect, "settings?": Answer}]
     settings = {"file": str, "dialect": str, "unknown": {"*": str}, "elsewhere": [str], "missing": [str]}
-    proof = {"seed": str, "device": Literal["cpu", "cuda"], "environment": {"*": str}}
     lock = {
         "file": str,
         "digest": str,
@@ -140,8 +139,7 @@ def _commands() -> dict[str, Any]:
         "packs": [{**_fields(Pack), "loaded": bool}],
         "lock": lock,
         "new": Written,
-        "prove": {**proof, "rows": [Proof]},
-        "prove --write": {**proof, "file": str, "tries": [Try]},
+        "prove": {"seed": int, "environment": {"*": str}, "file": str, "rows": [Proof]},
         "suite list": [Recipe],
         "suite run": {"runs": [suite_run], "not_run": [str]},
         "suite diff": difference,

@@ -36,9 +36,8 @@ from checks import SEED
 
 from overlay.desk.audit.judge import as_patch
 from overlay.desk.prove.forked import HOLDS
-from overlay.desk.prove.rows import Trial, text_of, trial, unjudged
+from overlay.desk.prove.rows import File, Trial, text_of, trial, unjudged
 from overlay.desk.prove.runner import STRICTLY
-from overlay.desk.prove.writing import File
 from overlay.model.settings import ALONE
 from overlay.records.own_digest import of_code
 from overlay.source.decide import decide, version_of
