@@ -110,10 +110,9 @@ def _commands() -> dict[str, Any]:
     }
     suite_run = {
         **dict.fromkeys(("recipe", "tests", "python", "overlay"), str),
-        **{key: {"*": str} for key in ("code", "excluded", "versions")},
-        **{key: [str] for key in ("only", "files")},
+        **{key: {"*": str} for key in ("code", "excluded")},
+        "files": [str],
         "quick": bool,
-        "began": float,
         "seconds": int,
         "difference": difference,
         "coverage": [coverage],

@@ -110,10 +110,10 @@ def prove(
     groups: dict[tuple[str, ...], list[str]] = {}
     found: dict[str, tuple[Outcome, Outcome]] = {}
     for patch, verdict in wanted:
-        contract = contract_of(patch.id)
-        if verdict.verdict == APPLY and contract is not None:
+        if verdict.verdict == APPLY:
             # What one contract imports first must not be there before another enables its patch.
-            groups.setdefault((patch.targets[0].project.name, *contract.before), []).append(patch.id)
+            before = getattr(contract_of(patch.id), "before", ())
+            groups.setdefault((patch.targets[0].project.name, *before), []).append(patch.id)
     total = sum(map(len, groups.values()))
     for ids in groups.values():
         jobs = [(name, how) for name in ids for how in (ALONE, STRICTLY if options.trust else WITH)]
@@ -136,7 +136,6 @@ def _proof(
         verdict, why = _judge(alone, patched, contract_of(patch.id))
     elif not why:
         why = f"{decided.verdict}: {decided.reason}".removesuffix(": ")
-        why = "it has no contract" if decided.verdict == APPLY else why
     return Proof(
         patch=patch.id, revision=patch.revision, where=decided.where(),
         verdict=verdict, why=why, alone=alone, patched=patched,

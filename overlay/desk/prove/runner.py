@@ -44,6 +44,8 @@ def import_before(contracts: Iterable[Contract]) -> None:
 def run(patch: str, how: str, seed: str, seconds: float) -> tuple[str, str]:
     """Return the outcome of one contract, and what was said."""
     contract = contract_of(patch)
+    if contract is None:
+        return NOT_RUN, "it has no contract"
 
     def work() -> str:
         os.environ[PROVE] = ALONE if how == ALONE else ""

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from glob import glob
 
+from overlay.desk.reading import record_of
 from overlay.effect import Effect, Figure, combined, told
 from overlay.errors import ReportError
 from overlay.ledger import PatchStatus, SiteStatus, Status
@@ -26,22 +27,18 @@ if TYPE_CHECKING:
     from overlay.effect import Number
 
 #: What reading raises of a file that is damaged, or that overlay did not write.
-_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_BROKEN = (OSError, ValueError, TypeError, RecursionError)
 _MOST_RANKS = 1 << 22
 #: Processes and files that a sentence names one by one.
 _MOST_NAMES = 8
-#: The type of a record inside a record, by the field that holds it.
-_INSIDE: dict[tuple[type[Record], str], type[Record]] = {
-    (Status, "patches"): PatchStatus,
-    (PatchStatus, "verdict"): Verdict,
-    (PatchStatus, "sites"): SiteStatus,
-    (PatchStatus, "effect"): Effect,
-    (Verdict, "targets"): TargetVerdict,
-    (TargetVerdict, "findings"): SiteFinding,
-    (Effect, "figures"): Figure,
+#: What the annotations of the records in a ledger name.
+_NAMES = {
+    "Number": int | float,
+    **{
+        kind.__name__: kind
+        for kind in (PatchStatus, SiteStatus, Effect, Figure, Verdict, TargetVerdict, SiteFinding)
+    },
 }
-#: The types that a field of plain data may have, by its annotation.
-_PLAIN = {"str": (str,), "int": (int,), "bool": (bool,), "int | None": (int, type(None))}
 
 
 class Process(Record):
@@ -161,7 +158,8 @@ def read(folder: str) -> Job:
     """Read the ledgers in a folder. Raises `ReportError` if there is none that can be read."""
     if not os.path.isdir(folder):
         raise ReportError(f"{folder!r} is no folder: name the one that was OVERLAY_LEDGER_DIR in the job")
-    found, unreadable = [], []
+    found: list[Process] = []
+    unreadable: list[str] = []
     statuses: dict[str, Status] = {}
     for name in sorted(glob(f"{PROCESS}*{ENDING}", root_dir=folder)):
         try:
@@ -216,41 +214,20 @@ def processes(count: int) -> str:
 def _process(path: str) -> Process:
     """Return the file of a process. Raises one of `_BROKEN` if it is none."""
     with open(path, encoding="utf-8") as file:
-        own: Process = _record(Process, json.load(file))
+        own: Process = record_of(Process, json.load(file), _NAMES)
     if not 0 <= (own.rank or 0) < _MOST_RANKS or not 0 <= (own.world or 0) <= _MOST_RANKS:
         raise ValueError(f"rank {own.rank} of {own.world} ranks")
-    effects = {
-        str(patch): {str(key): value for key, value in values.items() if type(value) in (int, float)}
-        for patch, values in own.effects.items()
-    }
-    return own.replace(effects=effects)
+    return own
 
 
 def _status(path: str) -> Status:
     """Return a ledger. Raises `ReportError`."""
     try:
         with open(path, encoding="utf-8") as file:
-            status: Status = _record(Status, {"pid": 0, **json.load(file)})
+            status: Status = record_of(Status, {"pid": 0, **json.load(file)}, _NAMES)
     except _BROKEN as error:
         raise ReportError(f"{path} is no ledger: {error}") from error
     return status
-
-
-def _record(kind: type[Record], data: dict[str, Any]) -> Any:
-    """Return a record of the fields that this overlay knows: a later one may have written more.
-
-    Raises `TypeError` if a field is missing, or has another type.
-    """
-    known = {name: data[name] for name in kind._fields if name in data}
-    for name, value in known.items():
-        said, inside = kind.__annotations__[name], _INSIDE.get((kind, name))
-        if said in _PLAIN and type(value) not in _PLAIN[said]:
-            raise TypeError(f"{name} is {str(value)[:60]!r}")
-        if said.startswith("tuple"):
-            known[name] = tuple(str(item) if inside is None else _record(inside, item) for item in value)
-        elif inside is not None and value is not None:
-            known[name] = _record(inside, value)
-    return kind(**known)
 
 
 def _names(found: Sequence[Process]) -> list[int | str]:

@@ -33,7 +33,7 @@ LISTED = {
 #: The sign before a word, so that no meaning hangs on a colour.
 MARKS = {"good": "\u2713", "bad": "\u2717", "care": "!", "plain": "\u2013"}
 #: The tones of the states of a defect.
-_DEFECTS = {"open": "bad", "unknown": "care", "mended": "good", "fixed": "good"}
+DEFECTS = {"open": "bad", "unknown-source": "care", "mended": "good", "not-needed": "good"}
 
 
 def needed() -> None:
@@ -67,7 +67,7 @@ def render(
     views += [view_of_group(group) for group in job.groups] if job is not None else []
     known = dict.fromkeys([*patches, *(name for view in views for name in view.words)])
     outcomes = {name: outcome([view.word(name) for view in views if view.word(name)]) for name in known}
-    first = headline(outcomes, job)
+    first = headline(outcomes, job, [audit for _, audit in audits])
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("overlay.desk.report", "."),
         autoescape=True,
@@ -87,7 +87,8 @@ def render(
         job=job,
         views=views,
         patches=patches,
-        shown=[name for name in known if outcomes[name] not in LISTED],
+        loud=[name for name in known if OUTCOMES[outcomes[name]] in ("bad", "care")],
+        fine=[name for name in known if OUTCOMES[outcomes[name]] == "good"],
         listed=[
             (words, meaning, names)
             for words, meaning in LISTED.items()
@@ -95,7 +96,7 @@ def render(
         ],
         audits=[(view.name, audit) for view, audit in audits if audit.findings],
         states=STATES,
-        defects=_DEFECTS,
+        defects=DEFECTS,
     )
     return text, first
 

@@ -44,9 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--out", default=OUT, metavar="DIR", help=f"where results go (default: {OUT})")
     diff = add("diff", _diff, "compare two runs by node id; exit code 1 if anything is lost")
     for name in ("before", "after"):
-        diff.add_argument(
-            name, metavar=name.upper(), help="JUnit XML of pytest, or the folder of one mode of a run"
-        )
+        diff.add_argument(name, metavar=name.upper(), help="the folder of one mode of a run")
 
 
 def _list(_: Engine, arguments: argparse.Namespace) -> int:
@@ -72,8 +70,7 @@ def _run(engine: Engine, arguments: argparse.Namespace) -> int:
             continue
         folder = os.path.join(os.path.abspath(arguments.out), one.name)
         try:
-            with runner.claimed(folder):
-                runs.append(runner.Run(one, folder, arguments).execute())
+            runs.append(runner.Run(one, folder, arguments).execute())
         except KeyboardInterrupt as error:
             raise SuiteError(
                 f"{one.name}: stopped, with all that it had started; what ended is in {folder}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,9 +129,8 @@ def test_nobody_speaks_for_a_rank_that_left_no_ledger(tmp_path: Path) -> None:
     assert (found.missing, found.to_dict()["cut_short"]) == ((2, 3), ["rank 1"])
     said = headline({"a": "in place"}, found)
     assert said.tone == "care"
-    assert said.text.startswith(
-        "The 2 processes here agree. There is no ledger of ranks 2-3. Killed or still"
-    )
+    assert said.text.startswith("There is no ledger of ranks 2-3. Killed or still")
+    assert "The 2 processes here agree." in said.text
 
 
 def test_a_folder_in_which_nothing_can_be_read_says_why(tmp_path: Path) -> None:
@@ -207,6 +207,22 @@ def test_agreement_comes_first(tmp_path: Path) -> None:
 def test_the_outcome_of_installations(outcomes: dict[str, str], tone: str, text: str) -> None:
     found = headline(outcomes, None)
     assert (found.tone, found.text[: len(text)]) == (tone, text)
+
+
+def test_the_worst_news_comes_first(tmp_path: Path) -> None:
+    """What stays wrong is worse than that ranks agree, and less so than that they do not."""
+    harms = [SimpleNamespace(defect=f"d{n}", harm="silent-wrong" if n else "crash") for n in range(3)]
+    audits: Any = [SimpleNamespace(of=lambda _: harms), SimpleNamespace(of=lambda _: harms[:1])]
+    found = headline({"a": "to be applied"}, None, audits)
+    remain = "3 known defects remain, 2 of them silent."
+    assert (found.tone, found.text) == (
+        "bad",
+        f"{remain} 1 patch would be applied here, and none is refused.",
+    )
+    one, other = (made.status(tmp_path, python=f"3.12.{number}") for number in range(2))
+    assert headline({}, read(tmp_path, one, one), audits).text.startswith(f"{remain} All 2 processes agree.")
+    text = headline({}, read(tmp_path, one, other), audits).text
+    assert text.index("do not agree") < text.index(remain)
 
 
 def test_without_a_job_the_page_is_on_what_is_installed(

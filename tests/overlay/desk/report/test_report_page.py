@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import report_inputs as made
 
-from overlay.desk.report.page import MARKS, link, tone
+from overlay.desk.audit.judge import STATES
+from overlay.desk.report.page import DEFECTS, MARKS, link, tone
 from overlay.verdict import LOUD
 
 STYLE = (Path(__file__).parents[4] / "overlay/desk/report/page.css").read_text()
@@ -96,7 +97,7 @@ def test_what_was_decided_is_told(plain: Reader) -> None:
         "ranks 0,2: 3.11.7",
         "rank 1, process 7 on plain words (no rank): plain words",
         "There is no ledger of ranks 3-4.",
-        "process-004.json: rank is 'plain words'",
+        "process-004.json: rank = 'plain words' is not a whole number",
         "plain words 1 of 3 plain wordses; plain words1 process",
         "the patch was not tested on this source: unlike",
     ):
@@ -113,6 +114,7 @@ def test_references_become_addresses() -> None:
 
 def test_no_word_is_told_by_its_colour_alone(plain: Reader) -> None:
     assert {tone(word) for word in LOUD} == {"bad"}
+    assert [*DEFECTS, "not-installed"] == [*STATES]
     assert (tone("armed"), tone("applied"), tone("incomplete")) == ("plain", "good", "care")
     assert len(set(MARKS.values())) == 4
     badges = [one for one in plain.all("span") if "badge" in one.get("class", "")]
