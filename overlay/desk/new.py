@@ -8,7 +8,9 @@ import re
 from importlib import import_module
 from string import Template
 
+from overlay.desk import tables
 from overlay.desk.lint import ID, UPSTREAM
+from overlay.desk.output import EXIT_OK, folder, show
 from overlay.errors import SelectionError
 from overlay.model import settings, toml
 from overlay.model.record import TYPE_CHECKING, Record
@@ -19,11 +21,13 @@ from overlay.source.registry import COMPAT, PACK
 from overlay.source.shape import split_site
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from overlay.runtime.engine import Engine
     from overlay.source.source import Tree
 
 _TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
-#: Columns of a line in a patch.
-_LINE = 110
 _ADDRESS = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(pull|issues|commit)/([0-9a-f]+).*")
 #: What stands for a site that nobody has named yet.
 _UNKNOWN = "TODO.module:function"
@@ -59,6 +63,29 @@ class _Home(Record):
     path: str
     #: What the pack itself still lacks, by paths.
     files: dict[str, str] = {}  # noqa: RUF012 -- a record is never changed
+
+
+def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command to a parser."""
+    new = add_command("new", _new, "write the files of a patch, and of a pack for it, to be filled in")
+    new.add_argument("id", metavar="PATCH-ID", help="project.what-is-mended")
+    new.add_argument("sites", metavar="SITE", nargs="*", help="what is to be replaced (module:qualname)")
+    what = "for this pack, which is begun if it is not there"
+    new.add_argument("--pack", metavar="NAME", default="", help=what)
+    new.add_argument("--upstream", metavar="REF", default="", help="owner/repo#number, or its address")
+    what = "look for SITE in this folder (or wheel) only"
+    new.add_argument("--site", type=folder, metavar="DIR", help=what)
+
+
+def _new(_: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.source.source import InstalledTree
+
+    wish = Wish(
+        id=arguments.id, pack=arguments.pack, sites=tuple(arguments.sites), upstream=arguments.upstream
+    )
+    written = write(wish, os.getcwd(), InstalledTree(arguments.site))
+    show(arguments, written.to_dict(), lambda: tables.written(written))
+    return EXIT_OK
 
 
 def write(wish: Wish, folder: str, tree: Tree) -> Written:
@@ -199,9 +226,7 @@ def _patch(place: str, sites: tuple[str, ...], words: dict[str, str]) -> dict[st
     filled = {
         **words,
         "functions": "\n\n\n".join(_fill("function.txt", name=name).rstrip() for name in names),
-        "replaced": "\n".join(
-            _replaced(f'"{site}"', f"make_{name}") for site, name in zip(sites, names, strict=True)
-        ),
+        "replaced": "\n".join(map(_replaced, sites, names)),
     }
     return {
         f"{place}/__init__.py": _fill("patch.txt", **filled),
@@ -209,14 +234,12 @@ def _patch(place: str, sites: tuple[str, ...], words: dict[str, str]) -> dict[st
     }
 
 
-def _replaced(*words: str) -> str:
-    """Return a replacement as a formatter would write it."""
-    inside, indent = ", ".join(words), " " * 12
-    if len(line := f"{indent}replaced({inside}),") <= _LINE:
-        return line
-    if len(f"{indent}    {inside}") > _LINE:
-        inside = f",\n{indent}    ".join(words) + ","
-    return f"{indent}replaced(\n{indent}    {inside}\n{indent}),"
+def _replaced(site: str, name: str) -> str:
+    """Return a replacement as a formatter would leave it."""
+    indent = " " * 12
+    line = f'{indent}replaced("{site}", make_{name}),'
+    parts = (f"{indent}replaced(", f'{indent}    "{site}",', f"{indent}    make_{name},", f"{indent}),")
+    return line if len(line) <= 110 else "\n".join(parts)  # noqa: PLR2004 -- columns
 
 
 def _todo(home: _Home, ident: str, project: str) -> tuple[str, ...]:

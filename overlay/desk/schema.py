@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 from overlay.defect import HARMS, Beyond, Defect, Setting
 from overlay.desk.audit import judge
 from overlay.desk.audit.job_settings import ANSWERS, Answer
+from overlay.desk.lock import Locked
 from overlay.desk.new import Written
 from overlay.desk.prove import forked, prove
 from overlay.desk.prove.prove import Outcome, Proof
@@ -33,9 +34,9 @@ from overlay.verdict import VERDICTS, Plan, SiteFinding, TargetVerdict, Verdict
 
 _RECORDS = (
     Absent, Answer, Applying, Beyond, Calls, Check, Checkup, Cockpit, Defect, Effect, Figure, Installed,
-    Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe, Refused, Replacement,
-    Row, Setting, SiteFinding, SiteStatus, Status, Target, TargetVerdict, Variant, Verdict, Written,
-    judge.Finding,
+    Locked, Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe, Refused,
+    Replacement, Row, Setting, SiteFinding, SiteStatus, Status, Target, TargetVerdict, Variant, Verdict,
+    Written, judge.Finding,
 )  # fmt: skip
 #: What the annotations of these records name.
 _NAMES: dict[str, Any] = {
@@ -88,14 +89,6 @@ def _commands() -> dict[str, Any]:
     of_defect = {name: _fields(Defect)[name] for name in _OF_DEFECTS}
     plan["defects"] = [{**_fields(judge.Finding), **of_defect, "settings?": Answer}]
     settings = {"file": str, "dialect": str, "unknown": {"*": str}, "elsewhere": [str], "missing": [str]}
-    lock = {
-        "file": str,
-        "digest": str,
-        "differences": [str],
-        "loud": [str],
-        "written": bool,
-        "changed": [str],
-    }
     change = {"id": str, "before": str, "after": str, "reason": str}
     difference = {kind: [change] for kind in ("lost", "won", "failing", "flaky", "changed")} | {
         "passing": int
@@ -136,7 +129,7 @@ def _commands() -> dict[str, Any]:
         "status": Status,
         "doctor": Checkup,
         "packs": [{**_fields(Pack), "loaded": bool}],
-        "lock": lock,
+        "lock": Locked,
         "new": Written,
         "prove": {"seed": int, "environment": {"*": str}, "file": str, "rows": [Proof]},
         "suite list": [Recipe],

@@ -10,11 +10,11 @@ import sys
 import tarfile
 import tempfile
 
+from overlay.desk.output import near
 from overlay.desk.reading import record_of
 from overlay.errors import SuiteError
 from overlay.model import toml
 from overlay.model.record import TYPE_CHECKING, Record
-from overlay.model.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +85,7 @@ def read(path: str) -> Recipe:
     except (OSError, TypeError, ValueError) as error:
         raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
     for key in data.keys() - set(Recipe._fields):
-        raise SuiteError(f"the recipe {path}: unknown key {key!r}; {nearest(key, [*Recipe._fields])}")
+        raise SuiteError(f"the recipe {path}: unknown key {key!r}; {near(key, Recipe._fields)}")
     for source in (found.tests, *filter(None, [found.code])):
         for text in source.get("from", [""]):
             if not text.partition("==")[2] and not text.rpartition("@")[0]:

@@ -5,6 +5,7 @@ What the processes of a test file leave (see `plugin`) and print goes into the f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -59,6 +60,8 @@ class Run:
             return self._execute()
         finally:
             shutil.rmtree(os.path.join(self._folder, "work"), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.rmdir(self._folder)  # nothing was run
 
     def _execute(self) -> dict[str, Any]:
         recipe, options, began = self._recipe, self._options, time.time()

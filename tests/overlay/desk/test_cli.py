@@ -211,7 +211,9 @@ def test_plan_counts_known_defects(site: str) -> None:
         (["lock", "--check", "--update", "x"], {}, "not allowed with"),
         (["run"], {}, "there is no COMMAND"),
         (["run", "--patches"], {}, "expected one argument"),
-        (["frobnicate"], {}, "invalid choice"),
+        (["frobnicate"], {}, "there is no command 'frobnicate'; there are: --help"),
+        (["docter"], {}, "there is no command 'docter'; did you mean doctor?"),
+        (["plan", "--pathes", "x"], {}, "`overlay plan` does not take '--pathes'; did you mean --patches?"),
     ],
 )
 def test_what_cannot_be_understood_is_exit_code_2(

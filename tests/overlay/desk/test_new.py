@@ -40,9 +40,9 @@ FORM = {
     (" for everybody. With the patch it is that of the numbers.", ""): "why: sentences of at least",
 }
 RUN = {
-    ("'' if mean([1, 2]) == 1.5 else 'rounded'", "'always'"): "FAILS: with the patch: wrong: always",
-    ("/ len(args[0])", "// len(args[0])"): "FAILS: with the patch: wrong: rounded",
-    ("return sum(", "raise ValueError  # ("): "FAILS: with the patch: raises: ValueError",
+    ("'' if mean([1, 2]) == 1.5 else 'rounded'", "'always'"): "with the patch: wrong: always",
+    ("/ len(args[0])", "// len(args[0])"): "with the patch: wrong: rounded",
+    ("return sum(", "raise ValueError  # ("): "with the patch: raises: ValueError",
 }
 
 
