@@ -109,7 +109,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     run.add(choices)
     for one in (commands, lock, new):
         one.add(add)
-    text = "run upstream's own tests with and without overlay: list, run, diff"
+    text = "run upstream's own tests with and without overlay: list, run"
     tests = choices.add_parser("suite", help=text, description=text)
     if suite:
         from overlay.desk.suite.commands import add_arguments
@@ -127,7 +127,6 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
     report.add_argument("job", nargs="?", metavar="DIR", help=what)
     report.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
-    report.add_argument("--title", default="overlay: what was decided", metavar="TEXT", help="its heading")
     what = "an installation, unpacked wheel or checkout; repeatable (default without a job: this one)"
     report.add_argument("--audit", action="append", default=[], type=folder, metavar="DIR", help=what)
     return parser

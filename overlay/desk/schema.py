@@ -134,7 +134,6 @@ def _commands() -> dict[str, Any]:
         "prove": {"seed": int, "environment": {"*": str}, "file": str, "rows": [Proof]},
         "suite list": [Recipe],
         "suite run": {"runs": [suite_run], "not_run": [str]},
-        "suite diff": difference,
         "report": report,
         # The files in OVERLAY_LEDGER_DIR.
         "ledger": {name: shape for name, shape in _fields(Status).items() if name != "pid"},

@@ -120,17 +120,17 @@ def _next(
     there: set[str],
     wanted: set[str],
 ) -> str:
-    """Return what to do: mend a setting, look at a refused patch, install something, start a job, pin it.
+    """Return what to do: install something, mend a setting, look at a refused patch, start a job, pin it.
 
     `there`: the projects that are installed. `wanted`: those that patches are for.
     """
+    if not there & wanted:
+        return f"install {' or '.join(sorted(wanted))} into this Python, or overlay into theirs"
     wrong = {check.name for check in checkup.checks if check.answer == NO and check.todo}
     if wrong - {"OVERLAY"}:
         return "overlay doctor"
     if refused:
         return f"overlay explain {refused[0].patch}"
-    if not there & wanted:
-        return f"install {' or '.join(sorted(wanted))} into this Python, or overlay into theirs"
     if not applied:
         return "overlay audit"
     if wrong:

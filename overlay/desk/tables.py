@@ -14,7 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from overlay.desk.new import Written
     from overlay.launch.doctor import Checkup
     from overlay.ledger import Status
     from overlay.patch import Patch
@@ -115,11 +114,6 @@ def packs(items: Sequence[Pack], wanted: Sequence[str]) -> str:
         else:
             rows.append((pack.name, "not loaded", f"{where}; OVERLAY_PACKS={pack.name} loads it"))
     return _table(("pack", "state", "distribution"), rows)
-
-
-def written(item: Written) -> str:
-    """Return what `overlay new` prints."""
-    return "\n".join([*item.files, "Fill in what says TODO, then run:", *(f"  {line}" for line in item.todo)])
 
 
 def _detail(verdict: Verdict) -> str:

@@ -15,6 +15,7 @@ from overlay.effect import Effect, Figure, combined, told
 from overlay.errors import ReportError
 from overlay.ledger import PatchStatus, SiteStatus, Status
 from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.text import wrap
 from overlay.records import agreement
 from overlay.records.files import ENDING, LEDGER, PROCESS
 from overlay.records.lock import SOURCE_OF
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from overlay.effect import Number
 
-#: What reading raises of a file that is damaged, or that overlay did not write.
-_BROKEN = (OSError, ValueError, TypeError, RecursionError)
 _MOST_RANKS = 1 << 22
 #: Processes and files that a sentence names one by one.
 _MOST_NAMES = 8
@@ -135,23 +134,22 @@ class Job(Record):
 
     def table(self) -> str:
         """Return a summary for a terminal."""
-        said = "which say the same" if len(self.groups) == 1 else f"which say {len(self.groups)} things"
-        lines = [f"{processes(len(self.names))}, {said}"]
+        things = "the same" if len(self.groups) == 1 else f"{len(self.groups)} things"
+        lines = [f"{processes(len(self.names))}, which say {things}"]
         for group in self.groups:
             states: dict[str, list[str]] = {}
             for patch in group.status.patches:
                 states.setdefault(patch.state, []).append(patch.patch)
-            lines += [group.name, *(f"  {state}: {', '.join(names)}" for state, names in states.items())]
+            said = [f"{state}: {', '.join(names)}" for state, names in states.items()]
+            lines += [wrap(group.name), *(wrap(text, "    ", first="  ") for text in said)]
         if self.differences:
             lines += ["they differ in", *agreement.rows(self.differences, self.who)]
         lines.append("in this job, over all processes that reached it:")
-        lines += [
-            f"  {name} {told(effect)} ({processes(count)})"
-            for name, (effect, count) in self.effects.items()
-            if count
+        did = [
+            f"{name} {told(one)} ({processes(count)})" for name, (one, count) in self.effects.items() if count
         ]
-        lines += [f"  nothing to do for: {', '.join(self.never())}"] if self.never() else []
-        return "\n".join([*lines, *self.gaps()])
+        did += [f"nothing to do for: {', '.join(self.never())}"] if self.never() else []
+        return "\n".join([*lines, *(wrap(text, "    ", first="  ") for text in did), *map(wrap, self.gaps())])
 
 
 def read(folder: str) -> Job:
@@ -163,14 +161,18 @@ def read(folder: str) -> Job:
     statuses: dict[str, Status] = {}
     for name in sorted(glob(f"{PROCESS}*{ENDING}", root_dir=folder)):
         try:
-            process = _process(os.path.join(folder, name))
+            process: Process = _load(Process, os.path.join(folder, name))
             if process.ledger not in statuses:
                 path = os.path.join(folder, f"{LEDGER}{process.ledger}{ENDING}")
-                statuses[process.ledger] = _status(path)
-        except (*_BROKEN, ReportError) as error:
-            unreadable.append(f"{name}: {error}")
+                statuses[process.ledger] = _load(Status, path, pid=0)
+        except ReportError as error:
+            unreadable.append(str(error))
             continue
-        found.append(process)
+        # Of a damaged file the number may be any: nobody has so many ranks.
+        if 0 <= (process.rank or 0) < _MOST_RANKS and 0 <= (process.world or 0) <= _MOST_RANKS:
+            found.append(process)
+        else:
+            unreadable.append(f"{name}: rank {process.rank} of {process.world} ranks")
     if not found:
         why = f": {listed(unreadable, between='; ')}" if unreadable else ""
         raise ReportError(
@@ -211,23 +213,13 @@ def processes(count: int) -> str:
     return f"{count} process{'es' if count != 1 else ''}"
 
 
-def _process(path: str) -> Process:
-    """Return the file of a process. Raises one of `_BROKEN` if it is none."""
-    with open(path, encoding="utf-8") as file:
-        own: Process = record_of(Process, json.load(file), _NAMES)
-    if not 0 <= (own.rank or 0) < _MOST_RANKS or not 0 <= (own.world or 0) <= _MOST_RANKS:
-        raise ValueError(f"rank {own.rank} of {own.world} ranks")
-    return own
-
-
-def _status(path: str) -> Status:
-    """Return a ledger. Raises `ReportError`."""
+def _load(kind: type[Record], path: str, **more: Any) -> Any:
+    """Return the record in a file. Raises `ReportError` if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
-            status: Status = record_of(Status, {"pid": 0, **json.load(file)}, _NAMES)
-    except _BROKEN as error:
-        raise ReportError(f"{path} is no ledger: {error}") from error
-    return status
+            return record_of(kind, {**more, **json.load(file)}, _NAMES)
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ReportError(f"{os.path.basename(path)}: {error}") from error
 
 
 def _names(found: Sequence[Process]) -> list[int | str]:

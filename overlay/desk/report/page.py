@@ -36,18 +36,7 @@ MARKS = {"good": "\u2713", "bad": "\u2717", "care": "!", "plain": "\u2013"}
 DEFECTS = {"open": "bad", "unknown-source": "care", "mended": "good", "not-needed": "good"}
 
 
-def needed() -> None:
-    """Raise `ReportError` if the library that fills the page is not installed."""
-    try:
-        import jinja2  # noqa: F401
-    except ImportError as error:
-        raise ReportError(
-            f"a page needs what the extra report brings: pip install jinja2 ({error})"
-        ) from error
-
-
 def render(
-    title: str,
     patches: Mapping[str, Patch],
     job: Job | None,
     audits: Sequence[tuple[View, Audit]],
@@ -55,14 +44,16 @@ def render(
     """Return the page as HTML, and what it says first.
 
     Args:
-        title: Its heading.
         patches: All that are known, by id.
         job: What the processes of a job left, if the page is on one.
         audits: Installations, each with what is known to be wrong there.
 
     """
-    import jinja2
-
+    try:
+        import jinja2
+    except ImportError as error:
+        what = "a page needs what the extra report brings: pip install jinja2"
+        raise ReportError(f"{what} ({error})") from error
     views = [view for view, _ in audits]
     views += [view_of_group(group) for group in job.groups] if job is not None else []
     known = dict.fromkeys([*patches, *(name for view in views for name in view.words)])
@@ -79,7 +70,6 @@ def render(
         link=link, noted=noted, told=told, processes=processes, tone=tone, marks=MARKS, tones=OUTCOMES
     )
     text = environment.get_template("page.html").render(
-        title=title,
         first=first,
         when=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         version=__version__,

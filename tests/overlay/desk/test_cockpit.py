@@ -121,14 +121,6 @@ def test_the_next_command_is_of_use(
         assert "active: no, copies 2" in text
 
 
-def test_the_command_is_that_of_what_is_installed(
-    look: Callable[..., Cockpit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = {"absent": "python -m absent", PROJECT.name: "python -m fakeup.train ...", "torch": "torchrun"}
-    monkeypatch.setattr(screens, "starting_commands", lambda: commands)
-    assert look(**NOT_SET).next == "overlay run python -m fakeup.train ..."
-
-
 def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None:
     projects = {target.project.name for patch in load_patches().values() for target in patch.targets}
     assert starting_commands().keys() == projects
@@ -182,16 +174,6 @@ def test_it_is_one_screen(prefix: str) -> None:
     text = " ".join(" ".join(lines).split())
     for one in full(prefix).patches:
         assert one.patch.partition(".")[2] in text, one.patch
-
-
-def test_each_patch_stands_once_by_what_matters_most() -> None:
-    text = screen(full("slime."))
-    for name in ("whiten-over-cp (hangs)", "capped-partitions (memory)"):
-        assert " ".join(text.split()).count(name) == 1
-    order = [line.split()[0] for line in text.splitlines() if line[:1].isalpha() and line[8:9] == " "]
-    assert [word for word in order if word in ("numbers", "memory", "crashes", "speed", "safety")] == [
-        "numbers", "memory", "crashes", "speed", "safety",
-    ]  # fmt: skip
 
 
 # -- as a process ----------------------------------------------------------------------------------

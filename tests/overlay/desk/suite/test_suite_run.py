@@ -73,15 +73,6 @@ def test_what_is_printed_as_json_is_what_the_schema_says(tiny: Workplace) -> Non
     check(json.loads(tiny.overlay("list", "--json").stdout), "suite list")
 
 
-def test_any_two_results_are_compared(tiny: Workplace) -> None:
-    folder = tiny.folder / "suite-results" / "tiny"
-    done = tiny.overlay("diff", str(folder / "plain"), str(folder / "overlay"), "--json")
-    assert done.returncode == 1
-    check(json.loads(done.stdout), "suite diff")
-    assert json.loads(done.stdout) == tiny.said["difference"]
-    assert tiny.overlay("diff", str(folder / "plain"), str(folder / "plain")).returncode == 0
-
-
 def test_a_hanging_file_is_killed_with_what_it_started(workplace: Workplace) -> None:
     said = workplace.run(workplace.recipe("hang", include='["tests/hang/*.py"]', time_limit="20"))
     for mode in ("plain", "overlay"):
@@ -228,7 +219,6 @@ def test_what_is_installed_is_tested_if_that_is_asked_for(workplace: Workplace) 
         (["run", "tiny-0"], "there is no recipe 'tiny-0'; there are: megatron-core-0.16.1, "),
         (["run", "missing.toml"], "the recipe missing.toml cannot be read"),
         (["run", "slime-0.3.1", "-j", "0"], "--jobs 0"),
-        (["diff", ".", "."], "there are no results in ."),
         (["frobnicate"], "invalid choice"),
     ],
 )
