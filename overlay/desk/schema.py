@@ -20,7 +20,7 @@ from overlay.desk.new import Written
 from overlay.desk.prove import forked, prove
 from overlay.desk.prove.prove import Outcome, Proof
 from overlay.desk.report.job import Process
-from overlay.desk.screen import Applying, Cockpit, Refused
+from overlay.desk.screen import Cockpit
 from overlay.desk.suite.recipe import Recipe
 from overlay.effect import Effect, Figure
 from overlay.launch.doctor import Check, Checkup
@@ -33,8 +33,8 @@ from overlay.source.table import Row
 from overlay.verdict import VERDICTS, Plan, SiteFinding, TargetVerdict, Verdict
 
 _RECORDS = (
-    Absent, Answer, Applying, Beyond, Calls, Check, Checkup, Cockpit, Defect, Effect, Figure, Installed,
-    Locked, Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe, Refused,
+    Absent, Answer, Beyond, Calls, Check, Checkup, Cockpit, Defect, Effect, Figure, Installed,
+    Locked, Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe,
     Replacement, Row, Setting, SiteFinding, SiteStatus, Status, Target, TargetVerdict, Variant, Verdict,
     Written, judge.Finding,
 )  # fmt: skip
@@ -54,7 +54,7 @@ _NAMES: dict[str, Any] = {
 }
 #: The words that a field can have.
 _WORDS: dict[tuple[type[Record], str], tuple[str, ...]] = {
-    **{(kind, "verdict"): tuple(VERDICTS) for kind in (Verdict, TargetVerdict, Row, Refused)},
+    **{(kind, "verdict"): tuple(VERDICTS) for kind in (Verdict, TargetVerdict, Row)},
     **{(kind, "state"): tuple(STATES) for kind in (PatchStatus, SiteStatus)},
     **{(kind, "harm"): tuple(HARMS) for kind in (Defect, judge.Finding)},
     (judge.Finding, "state"): tuple(judge.STATES),
