@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from overlay.desk.audit.audit import Audit
-    from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.runtime.engine import Engine
     from overlay.source.source import InstalledTree
-    from overlay.verdict import Plan
 
 #: What stands for the path of this interpreter where a folder is asked for.
 INSTALLED = "installed"
@@ -59,8 +57,6 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     audit.add_argument("--explain", metavar="ID", help="say all about one defect, and what it is here")
     what = "print what is decided on each patch, and the sites that decided, instead of the defects"
     audit.add_argument("--sites", action="store_true", help=what)
-    status = add_command("status", _status, "enable overlay in a fresh process, and show what is armed")
-    add_selection(status, "what to select (default: OVERLAY_PATCHES, or all)")
     what = "say whether a Python process that starts here and now is patched, and what to do if not"
     add_command("doctor", _doctor, what)
 
@@ -177,33 +173,6 @@ def _explain_defect(audit: Audit, arguments: argparse.Namespace) -> int:
     }
     show(arguments, data, lambda: explanation(audit.defects[name], finding))
     return EXIT_LOUD if finding in audit.concerning() else EXIT_OK
-
-
-def _status(engine: Engine, arguments: argparse.Namespace) -> int:
-    status = engine.enable(arguments.patches)
-    engine.disable()
-    plan = engine.plan(status.selection or ("none",))
-    status = status.replace(patches=tuple(foreseen(one, plan) for one in status.patches))
-    show(arguments, status.to_dict(), lambda: tables.status(status))
-    loud = any(
-        one.state in ("failed", "incomplete") or (one.verdict is not None and one.verdict.loud)
-        for one in status.patches
-        if one.patch not in status.companions
-    )
-    return EXIT_LOUD if loud else EXIT_OK
-
-
-def foreseen(one: PatchStatus, plan: Plan) -> PatchStatus:
-    """Return a patch with the verdict that it will get once its modules are imported.
-
-    A process that trains finds that out at the import of a module, when its path is complete. Here somebody
-    asks about what is installed.
-    """
-    verdict = next((found for found in plan.verdicts if found.patch == one.patch), None)
-    if one.state != "armed" or one.verdict is not None or verdict is None:
-        return one
-    skipped = {} if verdict.verdict == "apply" else {"state": "skipped", "reason": verdict.reason}
-    return one.replace(verdict=verdict, **skipped)
 
 
 def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:

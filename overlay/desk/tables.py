@@ -15,18 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from overlay.launch.doctor import Checkup
-    from overlay.ledger import Status
     from overlay.patch import Patch
     from overlay.source.packs import Pack
     from overlay.source.table import Tested
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
-_GREEN, _YELLOW, _CYAN, _RED = "32", "33", "36", "1;31"
+_GREEN, _RED = "32", "1;31"
 _COLOURS = {
-    **dict.fromkeys(("apply", "applied", "yes"), _GREEN),
-    **dict.fromkeys(("unknown-source", "conflict", "failed", "no"), _RED),
-    "armed": _CYAN,
-    "incomplete": _YELLOW,
+    **dict.fromkeys(("apply", "yes"), _GREEN),
+    **dict.fromkeys(("unknown-source", "conflict", "no"), _RED),
 }
 
 
@@ -50,11 +47,6 @@ def plan(item: Plan, *, findings: bool) -> str:
     if item.site:
         parts.append(f"in {item.site}")
     return "\n".join(parts)
-
-
-def status(item: Status) -> str:
-    """Return the table of `overlay status`."""
-    return item.table(_colour)
 
 
 def explanation(patch: Patch, verdict: Verdict, alone: str, table: Tested) -> str:
