@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from overlay.runtime.engine import Engine
     from overlay.source.source import InstalledTree
 
-#: What stands for the path of this interpreter where a folder is asked for.
-INSTALLED = "installed"
-
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the commands to a parser."""
@@ -44,7 +41,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     audit = add_command(
         "audit", _audit, "say what is known to be wrong here, and what is mended, importing nothing"
     )
-    what = "a site-packages, a checkout, an unpacked wheel; `installed` (default) is what this Python imports"
+    what = "a site-packages, a checkout, an unpacked wheel (default: what this Python imports)"
     audit.add_argument("path", nargs="*", metavar="PATH", help=what)
     add_sites(audit)
     what = "by which patches a defect counts as mended (default: all, whatever OVERLAY_PATCHES says)"
@@ -116,9 +113,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.desk.audit.audit import make_audit, read_settings
     from overlay.source.source import InstalledTree
 
-    if INSTALLED in arguments.path and len(arguments.path) + len(arguments.site or ()) > 1:
-        raise SelectionError(f"`{INSTALLED}` is what this Python imports, and goes without other folders")
-    sites = [*(folder(path) for path in arguments.path if path != INSTALLED), *(arguments.site or ())]
+    sites = [*map(folder, arguments.path), *(arguments.site or ())]
     tree = InstalledTree(sites or None, arguments.root)
     given = read_settings(arguments.settings, tree) if arguments.settings else None
     by_default = arguments.patches is None
