@@ -161,12 +161,13 @@ def read(folder: str) -> Job:
     statuses: dict[str, Status] = {}
     for name in sorted(glob(f"{PROCESS}*{ENDING}", root_dir=folder)):
         try:
-            process: Process = _load(Process, os.path.join(folder, name))
+            process: Process = _load(Process, folder, name)
             if process.ledger not in statuses:
-                path = os.path.join(folder, f"{LEDGER}{process.ledger}{ENDING}")
-                statuses[process.ledger] = _load(Status, path, pid=0)
+                file = f"{LEDGER}{process.ledger}{ENDING}"
+                statuses[process.ledger] = _load(Status, folder, file, pid=0)
         except ReportError as error:
-            unreadable.append(str(error))
+            said = str(error)
+            unreadable.append(said if said.startswith(name) else f"{name}: {said}")
             continue
         # Of a damaged file the number may be any: nobody has so many ranks.
         if 0 <= (process.rank or 0) < _MOST_RANKS and 0 <= (process.world or 0) <= _MOST_RANKS:
@@ -213,13 +214,13 @@ def processes(count: int) -> str:
     return f"{count} process{'es' if count != 1 else ''}"
 
 
-def _load(kind: type[Record], path: str, **more: Any) -> Any:
+def _load(kind: type[Record], folder: str, name: str, **more: Any) -> Any:
     """Return the record in a file. Raises `ReportError` if there is none."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
             return record_of(kind, {**more, **json.load(file)}, _NAMES)
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise ReportError(f"{os.path.basename(path)}: {error}") from error
+        raise ReportError(f"{name}: {error}") from error
 
 
 def _names(found: Sequence[Process]) -> list[int | str]:
