@@ -13,8 +13,6 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from overlay.defect import HARMS, Beyond, Defect, Setting
-from overlay.desk.audit import judge
-from overlay.desk.audit.job_settings import ANSWERS, Answer
 from overlay.desk.new import Written
 from overlay.desk.prove.prove import Outcome, Proof
 from overlay.desk.prove.writing import Try
@@ -26,6 +24,8 @@ from overlay.launch.doctor import Check, Checkup
 from overlay.ledger import STATES, PatchStatus, SiteStatus, Status
 from overlay.model.record import Record
 from overlay.patch import CHANGES, Absent, Calls, Patch, Present, Project, Replacement, Target, Variant
+from overlay.source import judge
+from overlay.source.conditions import ANSWERS, Answer
 from overlay.source.installed import Installed
 from overlay.source.packs import Pack
 from overlay.source.table import Row

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from overlay.ledger import PatchStatus
+    from overlay.ledger import Met, PatchStatus
     from overlay.patch import Patch
     from overlay.records.agreement import Account, Statement
     from overlay.records.lock import Lock
@@ -74,6 +74,8 @@ class Engine:
         self._opened: Session | None = None
         self._waiting: Waiting | None = None
         self._last: tuple[PatchStatus, ...] = ()
+        #: The known defects that the job of this process meets.
+        self.met: tuple[Met, ...] = ()
         #: What says in the log of a job what this process is and has.
         self.job_log = JobLog(self.configuration, self.account)
         _engines.append(ref(self, _engines.remove))
@@ -296,6 +298,10 @@ class Engine:
         plan = self.plan(patches)
         return self._lock_of(plan.selection, plan.verdicts)
 
+    def decided(self) -> list[Verdict]:
+        """Return the verdicts on what is enabled here."""
+        return self._session.decided() if self._session is not None else []
+
     def statement(self) -> Statement:
         """Return what this process says of itself to other ranks."""
         from overlay.records import agreement
@@ -398,6 +404,7 @@ class Engine:
             patches=patches,
             pinned=session.pinned if session is not None else "",
             half_patched=half_patched(patches),
+            met=self.met,
         )
 
     def tested(self) -> Tested:

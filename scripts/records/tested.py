@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import triton_on_cpu
 from checks import SEED
 
-from overlay.desk.audit.judge import as_patch
 from overlay.desk.prove.forked import HOLDS
 from overlay.desk.prove.rows import Trial, text_of, trial, unjudged
 from overlay.desk.prove.runner import STRICTLY
@@ -42,6 +41,7 @@ from overlay.desk.prove.writing import File
 from overlay.model.settings import ALONE
 from overlay.records.own_digest import of_code
 from overlay.source.decide import decide, version_of
+from overlay.source.judge import as_patch
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import contract_of, load_patches
 from overlay.source.source import InstalledTree

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from overlay.defect import HARMS
 from overlay.desk.audit import job_settings, settings_file
-from overlay.desk.audit.judge import Finding, concerns, judge
 from overlay.model.collector import paused
 from overlay.model.record import TYPE_CHECKING, Record
+from overlay.source.judge import Finding, concerns, judge
 from overlay.source.known_defects import dialects, load_defects
 
 if TYPE_CHECKING:
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from overlay.defect import Defect
-    from overlay.desk.audit.job_settings import Answer, Settings
+    from overlay.desk.audit.job_settings import Settings
     from overlay.runtime.engine import Engine
+    from overlay.source.conditions import Answer
     from overlay.source.source import InstalledTree
     from overlay.verdict import Plan
 

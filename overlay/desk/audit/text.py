@@ -9,10 +9,10 @@ from __future__ import annotations
 import textwrap
 
 from overlay.defect import HARMS, READ
-from overlay.desk.audit.job_settings import ANSWERS
-from overlay.desk.audit.judge import NONE, STATES, advice
 from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import WIDTH, wrap
+from overlay.source.conditions import ANSWERS
+from overlay.source.judge import NONE, STATES, advice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from overlay.defect import Defect
     from overlay.desk.audit.audit import Audit
     from overlay.desk.audit.job_settings import Settings
-    from overlay.desk.audit.judge import Finding
+    from overlay.source.judge import Finding
 
 #: Lines of a screen, if what is not mended leaves room.
 HEIGHT = 40

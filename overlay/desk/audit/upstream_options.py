@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 
-from overlay.desk.audit.settings_file import Open, in_yaml
+from overlay.desk.audit.settings_file import in_yaml
 from overlay.errors import OverlayError
 from overlay.model.record import TYPE_CHECKING
+from overlay.source.conditions import Open
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

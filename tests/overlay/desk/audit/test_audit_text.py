@@ -8,9 +8,10 @@ import pytest
 from audit_cases import DIALECT, a_defect
 
 from overlay.desk.audit.audit import Audit
-from overlay.desk.audit.job_settings import Answer, Settings
-from overlay.desk.audit.judge import Finding
+from overlay.desk.audit.job_settings import Settings
 from overlay.desk.audit.text import HEIGHT, entries, screen
+from overlay.source.conditions import Answer
+from overlay.source.judge import Finding
 from overlay.verdict import Plan
 
 if TYPE_CHECKING:

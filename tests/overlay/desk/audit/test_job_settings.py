@@ -11,6 +11,7 @@ from overlay.defect import above, among, beyond, given, other, switched
 from overlay.desk.audit import settings_file
 from overlay.desk.audit.job_settings import answer, recognise
 from overlay.errors import SettingsError
+from overlay.source.conditions import Open
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +103,7 @@ def test_overrides_of_a_shell_script() -> None:
         "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y $@"
     )
     assert found == {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None, "a.f": "$Y"}
-    assert isinstance(found["a.f"], settings_file.Open)
+    assert isinstance(found["a.f"], Open)
 
 
 def test_unknown_settings_are_named_with_the_nearest(tmp_path: Path) -> None:
