@@ -62,7 +62,7 @@ def test_another_torch_stands_before_what_is_installed_here(
 
 
 def test_releases_are_named_as_they_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sources.fetch_source.fetch", lambda *asked: asked[:2])
+    monkeypatch.setattr("sources.git_sources.fetch", lambda *asked: asked[:2])
     monkeypatch.setattr("sources.fetch_release.fetch", lambda *asked: asked[0])
     looked_at: Any = compilers._releases
     assert looked_at("slime.x") == [("slime", "v0.3.1"), ("slime", "v0.2.4")]
