@@ -8,8 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ports import free_port
+
 from benches._timing import Row, clean_environment, interpreter, run_time, summary, take_turns
-from overlay.compat.ranks.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 UNSET_MS, SET_MS, AGREEMENT_MS = 1.0, 15.0, 50.0

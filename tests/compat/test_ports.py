@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import ports
 import pytest
-
-from overlay.compat.ranks import ports
 
 
 def test_it_is_free_and_none_that_the_system_hands_out() -> None:
