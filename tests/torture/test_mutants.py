@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ from checks import SEED
 
 import overlay
 from overlay.source.registry import load_patches
-from tortures import mutants
 from tortures._attack import Attack, Mutant
 from tortures._breaking import breaking
 from tortures._mutations import HARMLESS
@@ -94,22 +92,6 @@ def test_a_seed_leads_to_the_same_mutants_in_every_process(site: Path) -> None:
 
 def test_every_patch_has_a_contract() -> None:
     assert CONTRACTS.keys() == load_patches().keys()
-
-
-def test_a_row_of_the_record_stays_until_its_patch_is_run_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    old = {"run": "2026-01-02", "seed": "3", "beside": 2, "outcomes": {"loud": 5, "same": 1}}
-    one, other = sorted(load_patches())[:2]
-    monkeypatch.setattr(mutants, "RECORD", tmp_path / "mutants.json")
-    mutants.RECORD.write_text(json.dumps({one: old, other: old, "of.none": old}))
-    mutants.write({other: Counter(loud=7, wrong=1)}, "4", 2)
-    found = json.loads(mutants.RECORD.read_text())
-    assert found[one] == old
-    lines = [line.split() for line in mutants.recorded().splitlines()]
-    assert lines[1] == [one, "6", "5", "1", *"0000", "2026-01-02", "3"]
-    assert lines[2] == [other, "8", "7", *"00001", found[other]["run"], "4"]
-    assert lines[3][:4] == ["all", "14", "12", "1"]
 
 
 def test_contracts_hold_where_nothing_was_changed(site: Path) -> None:
