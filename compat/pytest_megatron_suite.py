@@ -1,6 +1,6 @@
 """What Megatron's own tests need without a GPU: `pytest -p overlay.compat.pytest_megatron_suite`.
 
-It goes on top of the stand-in for CUDA, and stands in for as little as it can:
+It goes on top of the stand-in for CUDA (`forked_ranks`), and stands in for as little as it can:
 
 - as many devices as there are ranks, which the tests choose theirs from;
 - a device while tests are collected, and no longer: many are skipped where there is none, and run on the

@@ -49,7 +49,7 @@ from overlay.source.table import NAME, Row, Table, files_digest
 from overlay.verdict import APPLY
 from records import _support_print
 from sources import fetch_release, releases
-from tortures._start_contracts import ContractError, outcomes
+from tortures._run_contracts import ContractError, outcomes
 from tortures._upstreams import BESIDE_MEGATRON
 
 if TYPE_CHECKING:

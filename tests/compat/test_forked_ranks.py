@@ -69,7 +69,7 @@ def ranks(folder: Path, *arguments: str, **environ: str) -> subprocess.Completed
 
 #: Ranks, and what is imported before they are forked: the second is what the collectives of torch import.
 THREE = ("3", "preloaded", "torch._dynamo")
-PYTEST = ("test_ranks.py", "-q", "-p", "no:cacheprovider", "-p", "overlay.compat.pytest_cuda_on_cpu")
+PYTEST = ("test_ranks.py", "-q", "-p", "no:cacheprovider")
 
 
 def test_ranks_meet_and_share_what_was_imported_before(tmp_path: Path) -> None:

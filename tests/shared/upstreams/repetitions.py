@@ -73,11 +73,11 @@ def _place(item: pytest.Item, mark: pytest.Mark) -> tuple[tuple[object, ...], st
 @functools.cache
 def variant_of(patches: tuple[str, ...], project: str, release: str) -> tuple[object, ...] | None:
     """Return what is decided on patches in a release, `None` if it cannot be had: the test says so."""
-    from sources import fetch_release, fetch_source, git_sources
+    from sources import fetch_release, git_sources
 
     try:
         if project in ("slime", "miles"):
-            folder = fetch_source.fetch(project, release)
+            folder = git_sources.fetch(project, release)
         else:
             folder = fetch_release.fetch(f"{project}=={release}")
     except (fetch_release.FetchError, git_sources.FetchError):
