@@ -293,10 +293,9 @@ def _fault(site: str, said: Said, tree: Tree) -> str:  # noqa: PLR0911 -- a kind
             return ""
         if digest is None:
             return "does not exist"
-        stars = tree.star(site)
     except SourceError as error:
         return f"cannot be checked: {error}"
-    return f"has an unknown digest {digest}" + (f" (`{stars}` below it may bind it again)" if stars else "")
+    return f"has an unknown digest {digest}"
 
 
 def _misses(row: Row, tree: Tree) -> int:

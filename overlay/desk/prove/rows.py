@@ -17,7 +17,6 @@ from overlay.errors import SourceError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.records.own_digest import of_code
 from overlay.source.decide import decide
-from overlay.source.obstacle import obstacle
 from overlay.source.table import Row, files_digest, is_so, said
 from overlay.verdict import APPLY
 
@@ -171,7 +170,7 @@ def _misfit(variant: Variant, tree: Tree) -> str:
     for item in variant.replacements:
         if tree.has(item.site) == item.new:
             return f"{item.site} {'is there already' if item.new else 'does not exist'}"
-        if wrong := "" if item.new else obstacle(item.site, tree):
+        if wrong := "" if item.new else tree.obstacle(item.site):
             return wrong
     return next((f"{site} does not exist" for site in variant.same if not tree.has(site)), "")
 
