@@ -1,4 +1,4 @@
-"""The file of a lock: TOML that `overlay lock` writes, and that is believed only if it is what its digest says.
+"""The file of a lock: TOML that `overlay lock` writes. It is believed only if it is what its digest says.
 
 Reading one runs nothing and follows nothing: it holds no paths, no code and no addresses.
 """

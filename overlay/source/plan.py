@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from overlay.patch import Patch
     from overlay.source.source import Tree
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
 
 
 def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is told of it
     patches: Iterable[Patch],
     selection: Sequence[str],
     tree: Tree,
-    table: Tested,
+    table: Table,
     site: str = "",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
