@@ -53,7 +53,6 @@ def plan(item: Plan, *, findings: bool) -> str:
     parts = [_table(("patch", "verdict", "why"), rows)]
     if findings:
         parts += [line for verdict in item.verdicts for line in _findings(verdict)]
-    parts.append(f"digest {item.digest[:16]}")
     if item.site:
         parts.append(f"in {item.site}")
     return "\n".join(parts)

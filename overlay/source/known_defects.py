@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
     from overlay.source.table import Table
 
+
 def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
     """Return all defects by id; what one leaves to the patch that mends it stands in it.
 

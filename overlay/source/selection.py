@@ -35,7 +35,8 @@ class Selection(Record):
         terms = (*(self.terms or ("all",)), *(f"-{name}" for name in sorted(drop)))
         if self.argument is None:
             return f"OVERLAY_PATCHES={','.join(terms)}"
-        said = repr(",".join(terms)) if self.argument is str else repr([*terms])
+        words = ", ".join(f'"{term}"' for term in ([",".join(terms)] if self.argument is str else terms))
+        said = words if self.argument is str else f"[{words}]"
         return f"overlay.enable({said}{', strict=True' if strict else ''})"
 
 

@@ -271,17 +271,12 @@ class InstalledTree(Tree):
             markers: A module of each project.
         """
         absent = {marker.partition(".")[0] for marker in markers if self._spec(marker) is None}
-        lines: dict[tuple[str, str], str] = {}
-        for link in self.links.all():
-            top = link.module.partition(".")[0]
-            for marker in sorted(markers):
-                package = marker.partition(".")[0]
-                if package not in absent and (top == package or (not top and _holds(link.path, marker))):
-                    lines.setdefault(
-                        (package, link.file),
-                        f"{package} is an editable install: {link.file} leads to {link.path}",
-                    )
-        found = list(lines.values())
+        found = [
+            f"{marker.partition('.')[0]} is an editable install: {link.file} leads to {link.path}"
+            for marker in sorted(markers)
+            for link in self.links.all()
+            if self.file(marker).startswith(os.path.join(link.path, ""))
+        ]
         found += [
             f"{link.file} leads to {link.said}, which is not at {link.path}: give the folder that is / to it "
             "with --root, or the source itself with one more --site"
@@ -391,8 +386,3 @@ def _absolute(imported: tuple[int, str, str] | None, module: str, *, is_package:
         package = package[: len(package) - level + 1]
         base = ".".join([*package, base] if base else package)
     return f"{base}:{name}"
-
-
-def _holds(folder: str, module: str) -> bool:
-    """Return whether a module lies in a folder of the path."""
-    return os.path.isfile(os.path.join(folder, *module.split(".")) + ".py")
