@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from overlay.ledger import Status
     from overlay.patch import Patch
     from overlay.source.packs import Pack
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
 _COLOURS = {
@@ -53,7 +53,6 @@ def plan(item: Plan, *, findings: bool) -> str:
     parts = [_table(("patch", "verdict", "why"), rows)]
     if findings:
         parts += [line for verdict in item.verdicts for line in _findings(verdict)]
-    parts.append(f"digest {item.digest[:16]}")
     if item.site:
         parts.append(f"in {item.site}")
     return "\n".join(parts)
@@ -64,7 +63,7 @@ def status(item: Status) -> str:
     return item.table(_colour)
 
 
-def explanation(patch: Patch, verdict: Verdict, alone: str, table: Tested) -> str:
+def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str:
     """Return what `overlay explain` prints. `alone`: the selection of the patch, and of nothing else."""
     lines = [text.wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", text.wrap(patch.why), ""]
     if patch.changes:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from overlay.records.lock import Lock
     from overlay.source.installed import Installed
     from overlay.source.source import InstalledTree
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
     from overlay.verdict import Plan, Verdict
 
 
@@ -58,7 +58,7 @@ class Engine:
         progress: Callable[[int, int, str], None] | None = None,
         *,
         speaks: bool = False,
-        table: Tested | None = None,
+        table: Table | None = None,
     ) -> None:
         """Make an engine.
 
@@ -407,7 +407,7 @@ class Engine:
             met=self.met,
         )
 
-    def tested(self) -> Tested:
+    def tested(self) -> Table:
         """Return what patches were tested on. Raises `TrustError` for a file that is no table."""
         if self._table is not None:
             return self._table

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from overlay.records.pin import Pin
     from overlay.source.selection import Selection
     from overlay.source.source import InstalledTree
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
     from overlay.verdict import Verdict
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
@@ -55,7 +55,7 @@ class Session:
         patches: Sequence[Patch],
         chosen: Selection,
         *,
-        table: Tested,
+        table: Table,
         at_start: bool = False,
         strict: bool,
         strict_given: bool = False,

@@ -1,4 +1,4 @@
-"""Plans: the verdicts of all patches in one environment, and their digest."""
+"""Plans: the verdicts of all patches in one environment."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from overlay.patch import Patch
     from overlay.source.source import Tree
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
 
 
 def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is told of it
     patches: Iterable[Patch],
     selection: Sequence[str],
     tree: Tree,
-    table: Tested,
+    table: Table,
     site: str = "",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
@@ -38,31 +38,10 @@ def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is
             chosen[name] = decide(by_id[name], tree, table)
         settled = settle([by_id[name] for name in selection], chosen, tree)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
-    return Plan(site=site, selection=tuple(selection), verdicts=verdicts, digest=plan_digest(verdicts))
+    return Plan(site=site, selection=tuple(selection), verdicts=verdicts)
 
 
 def _left_out(patch: Patch) -> Verdict:
     return Verdict(
         patch=patch.id, revision=patch.revision, verdict="not-selected", reason="the selection leaves it out"
     )
-
-
-def plan_digest(verdicts: Iterable[Verdict]) -> str:
-    """Return the digest of what was decided: not of the words, and not of where the files lie."""
-    import json
-    from hashlib import sha256
-
-    content = [
-        [
-            verdict.patch,
-            verdict.revision,
-            verdict.verdict,
-            [
-                [t.project, t.version, t.variant, [[f.site, f.digest] for f in t.findings if f.holds]]
-                for t in verdict.targets
-            ],
-        ]
-        for verdict in verdicts
-        if verdict.verdict != "not-selected"
-    ]
-    return sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()

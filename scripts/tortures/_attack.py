@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from overlay.patch import Calls, Patch
     from overlay.source.source import Tree
-    from overlay.source.table import Tables
+    from overlay.source.table import Table
 
 #: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
 INSIDE, RELIED = "inside", "relied on"
@@ -113,7 +113,7 @@ class Attack(NamedTuple):
         )  # fmt: skip
 
 
-def known_at(patch: Patch, site: str, table: Tables) -> set[object]:
+def known_at(patch: Patch, site: str, table: Table) -> set[object]:
     """Return what the rows of a patch have found at a site."""
     return {row.sites.get(site) for target in patch.targets for row in table.rows(patch, target)}
 

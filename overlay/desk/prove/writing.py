@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from overlay.patch import Patch
     from overlay.source.source import Tree
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
     from overlay.verdict import Verdict
 
 #: Seeds that a contract is run with.
@@ -104,7 +104,7 @@ def seeds(first: str) -> list[str]:
 def tries(
     wanted: Sequence[tuple[Patch, Verdict]],
     tree: Tree,
-    table: Tested,
+    table: Table,
     options: prove.Options,
     *,
     judged: bool,

@@ -66,15 +66,6 @@ def test_more_ids_than_one_reads_are_not_said() -> None:
         settings.select(ids, environ={"OVERLAY_PATCHES": "qqq"})
 
 
-def test_a_semicolon_gets_a_hint() -> None:
-    with pytest.raises(
-        SelectionError, match="a ';' separates nothing; write commas or spaces between patches"
-    ):
-        settings.select(IDS, "verl.*;slime.*")
-    with pytest.raises(SelectionError, match="write commas or spaces between packs"):
-        settings.packs({"OVERLAY_PACKS": "acme;other"})
-
-
 @pytest.mark.parametrize("patches", [[], [3], [""], ["a b"], 7, ""])
 def test_a_selection_of_the_wrong_kind_is_an_error(patches: Any) -> None:
     with pytest.raises(SelectionError):

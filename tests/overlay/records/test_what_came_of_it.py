@@ -228,12 +228,6 @@ def test_a_full_disk_leaves_no_half_of_a_file(program: Path, tmp_path: Path) -> 
     assert list((tmp_path / "job").iterdir()) == []
 
 
-def test_what_grows_out_of_bounds_is_not_written(program: Path, tmp_path: Path) -> None:
-    small = "import overlay.records.files as f; f.MOST[f.LEDGER] = 10"
-    said = run(program, "12", small, OVERLAY_LEDGER_DIR=str(tmp_path / "job"))
-    assert any("and 10 is the most" in line for line in said)
-
-
 def test_files_that_are_broken_are_named_and_the_rest_is_read(program: Path, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     run(program, "12", RANK="0", OVERLAY_LEDGER_DIR=str(folder))

@@ -45,7 +45,7 @@ def test_the_files_decide_and_nothing_is_parsed() -> None:
     found = decide(PATCH, source, Table([row(tree())]))
     assert (found.verdict, found.targets[0].variant, found.targets[0].version) == ("apply", "1", "1.2.0")
     assert [(one.site, one.digest) for one in found.targets[0].findings] == [(F, tree().digest(F))]
-    assert source._parsed == {}
+    assert source._modules == {}
 
 
 def test_a_source_of_other_files_is_decided_by_its_sites() -> None:
@@ -151,11 +151,11 @@ def test_where_a_name_comes_from_is_told_without_parsing() -> None:
     source = tree()
     Table([row(tree())]).find(PATCH, PATCH.targets[0], source)
     assert source.chain(F) == [F]
-    assert source._parsed == {}
+    assert source._modules == {}
     source = tree(new="from lib.core import f\n")
     Table([row(tree(), imported={F: "lib.new:f"})]).find(PATCH, PATCH.targets[0], source)
     assert source.chain(F) == [F, "lib.new:f"]  # and back again, which ends it
-    assert [*source._parsed] == ["lib.new"]
+    assert [*source._modules] == ["lib.new"]
 
 
 def test_the_first_release_without_a_fault_is_the_one_after_all_that_have_it() -> None:
