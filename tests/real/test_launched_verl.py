@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -12,10 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from checks import UPSTREAMS
 
-from overlay.source.registry import load_patches
-from sources import releases
-from sources.git_sources import FetchError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -23,29 +18,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real]
 
 SECONDS = 150
-#: The modules with a site that some release can run as `__main__`: each is run below.
-LAUNCHED = {"verl.trainer.fsdp_sft_trainer", "verl.trainer.main_ppo_sync", "verl.trainer.sft_trainer_ray"}
-
-
-def test_each_replaced_module_that_can_be_run_is_run_by_a_test() -> None:
-    names = {name for patch in load_patches().values() for name in patch.modules()}
-    found, seen = set(), 0
-    for line in releases.read():
-        try:
-            folder = releases.fetch(line)
-        except FetchError:
-            continue
-        seen += 1
-        for name in names:
-            path = folder / f"{name.replace('.', '/')}.py"
-            if path.exists() and any(
-                isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
-                for node in ast.parse(path.read_bytes()).body
-            ):
-                found.add(name)
-    if not seen:
-        pytest.skip("no release can be had")
-    assert found <= LAUNCHED
 
 
 def launched(folder: Path, place: Path, *words: str, patch: str = "") -> dict[str, Any]:
