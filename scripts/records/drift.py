@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from overlay.patch import Patch
-    from overlay.source.table import Tested
     from overlay.verdict import Verdict
     from sources.releases import Release
 
@@ -79,7 +78,7 @@ def walk(  # noqa: PLR0913, PLR0917 -- what a history is decided on by
     paths: Sequence[str],
     patches: Iterable[Patch],
     period: tuple[int, int],
-    table: Tested,
+    table: Table,
     *,
     weekly: bool = False,
 ) -> dict[str, Drift]:
@@ -213,7 +212,7 @@ def measured(history: str, options: argparse.Namespace) -> str:
     paths = UPSTREAMS[project].paths
     repository = Repository(folder)
     try:
-        known: Tested = (
+        known: Table = (
             tables()
             if options.table == "today"
             else out_by(repository, period[0], tables().of(f"{project}."), releases.read())
