@@ -1,7 +1,6 @@
 """Tables for the terminal. JSON is the contract; these are views of the same data, 80 columns wide.
 
-With the extra `rich` installed and a terminal at hand, verdicts and states get a colour, unless
-`NO_COLOR` is set.
+On a terminal verdicts and states get a colour, unless `NO_COLOR` is set.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from overlay.model import text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
-    from overlay.desk.new import Written
     from overlay.launch.doctor import Checkup
     from overlay.ledger import Status
     from overlay.patch import Patch
@@ -24,16 +21,12 @@ if TYPE_CHECKING:
     from overlay.source.table import Table
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
+_GREEN, _YELLOW, _CYAN, _RED = "32", "33", "36", "1;31"
 _COLOURS = {
-    "apply": "green",
-    "applied": "green",
-    "armed": "cyan",
-    "unknown-source": "bold red",
-    "conflict": "bold red",
-    "failed": "bold red",
-    "incomplete": "yellow",
-    "yes": "green",
-    "no": "bold red",
+    **dict.fromkeys(("apply", "applied", "yes"), _GREEN),
+    **dict.fromkeys(("unknown-source", "conflict", "failed", "no"), _RED),
+    "armed": _CYAN,
+    "incomplete": _YELLOW,
 }
 
 
@@ -122,44 +115,6 @@ def packs(items: Sequence[Pack], wanted: Sequence[str]) -> str:
     return _table(("pack", "state", "distribution"), rows)
 
 
-def lock(found: Mapping[str, Any]) -> str:
-    """Return what `overlay lock` prints, of the data that it prints as JSON."""
-    lines = [f"{found['file']}  sha256:{found['digest']}"]
-    if found["changed"]:
-        lines += ["written; changed in it:", *_folded(found["changed"], "added", "dropped")]
-    elif found["written"]:
-        lines.append("written")
-    lines += [
-        "differs from what is here:" if found["differences"] else "is what is here",
-        *_folded(found["differences"], "selected here and not locked", "locked and not selected here"),
-    ]
-    lines += [f"locked although it cannot be applied: {name}" for name in found["loud"]]
-    return "\n".join(lines)
-
-
-def _folded(sentences: Sequence[str], more: str, less: str) -> list[str]:
-    """Return differences of a lock as lines; all patches that are on one side only share a line."""
-    lines, added, gone = [], [], []
-    for sentence in sentences:
-        name, mark, said = sentence.partition(": revision: ")
-        values = said.replace("locked ", "").replace("was ", "").split(", ")
-        if mark and values[0] == "absent":
-            added.append(name)
-        elif mark and values[-1].endswith(" absent"):
-            gone.append(name)
-        else:
-            lines.append(f"  {sentence}")
-    for head, names in ((more, added), (less, gone)):
-        if names:
-            lines.append(text.wrap(f"{head}: {', '.join(names)}", "    ", first="  "))
-    return lines
-
-
-def written(item: Written) -> str:
-    """Return what `overlay new` prints."""
-    return "\n".join([*item.files, "Fill in what says TODO, then run:", *(f"  {line}" for line in item.todo)])
-
-
 def _detail(verdict: Verdict) -> str:
     if verdict.verdict == "apply":
         return ", ".join(_target(target) for target in verdict.targets if target.version)
@@ -197,14 +152,5 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _colour(cell: str, width: int) -> str:
     padded = f"{cell:<{width}}"
-    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    if cell not in _COLOURS or dull or not sys.stdout.isatty():
-        return padded
-    try:
-        from rich.console import Console
-    except ImportError:
-        return padded
-    console = Console()
-    with console.capture() as capture:
-        console.print(padded, style=_COLOURS[cell], end="", highlight=False)
-    return capture.get()
+    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+    return padded if dull or cell not in _COLOURS else f"\x1b[{_COLOURS[cell]}m{padded}\x1b[0m"

@@ -64,7 +64,7 @@ def examine(engine: Engine) -> Checkup:
     with suppress(OverlayError):
         projects = engine.installed()
     pinned = _pin(engine) if settled.answer == YES else _none("pin", "not compared")
-    where = found.file or "there is none where Python reads such files"
+    where = found.file or "is missing from site-packages"
     name = "start-up file"
     checks = (
         _no(name, where, found.reason) if found.reason else _yes(name, where),

@@ -35,9 +35,8 @@ import triton_on_cpu
 from checks import SEED
 
 from overlay.desk.prove.forked import HOLDS
-from overlay.desk.prove.rows import Trial, text_of, trial, unjudged
+from overlay.desk.prove.rows import File, Trial, text_of, trial, unjudged
 from overlay.desk.prove.runner import STRICTLY
-from overlay.desk.prove.writing import File
 from overlay.model.settings import ALONE
 from overlay.records.own_digest import of_code
 from overlay.source.decide import decide, version_of

@@ -167,8 +167,9 @@ def imports(root: Path, typed: Path) -> int:
 
 def suites(root: Path) -> int:
     """Run the quick files of upstream's own suites, those whose files can be had."""
-    command = [sys.executable, "-m", "overlay", "suite", "run", "--quick"]
-    command += ["--out", str(root / ".cache" / "suite-results")]
+    results = root / ".cache" / "suite-results"
+    shutil.rmtree(results, ignore_errors=True)
+    command = [sys.executable, "-m", "overlay", "suite", "run", "--quick", "--out", str(results)]
     return subprocess.run(command, cwd=root, check=False).returncode
 
 
