@@ -42,7 +42,6 @@ def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def watch() -> None:
     """Time the parts of overlay from here on."""
     from overlay.runtime import engine, session, sites
-    from overlay.source import decide
     from overlay.source.source import InstalledTree
 
     for owner, name, part in (
@@ -51,13 +50,12 @@ def watch() -> None:
         (engine.Engine, "_lock_of", "lock"),
         (InstalledTree, "source", "reading"),
         (InstalledTree, "read", "reading"),
-        (decide, "decide_all", "deciding"),
+        (session, "decide_all", "deciding"),
         (InstalledTree, "let_go", "deciding"),
         (sites, "rebind", "searching"),
         (sites, "sole_names", "searching"),
-        (session, "modules_with_functions", "searching"),
-        (sites, "prepare", "installing"),
-        (sites, "put", "installing"),
+        (session, "prepare", "installing"),
+        (session, "put", "installing"),
     ):
         setattr(owner, name, timed(part, getattr(owner, name)))
 
