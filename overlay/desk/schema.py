@@ -34,7 +34,7 @@ from overlay.verdict import VERDICTS, Plan, SiteFinding, TargetVerdict, Verdict
 
 _RECORDS = (
     Absent, Answer, Beyond, Calls, Check, Checkup, Cockpit, Defect, Effect, Figure, Installed,
-    Locked, Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe,
+    Locked, Met, Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe,
     Replacement, Row, Setting, SiteFinding, SiteStatus, Status, Target, TargetVerdict, Variant, Verdict,
     Written, judge.Finding,
 )  # fmt: skip
@@ -56,7 +56,7 @@ _NAMES: dict[str, Any] = {
 _WORDS: dict[tuple[type[Record], str], tuple[str, ...]] = {
     **{(kind, "verdict"): tuple(VERDICTS) for kind in (Verdict, TargetVerdict, Row)},
     **{(kind, "state"): tuple(STATES) for kind in (PatchStatus, SiteStatus)},
-    **{(kind, "harm"): tuple(HARMS) for kind in (Defect, judge.Finding)},
+    **{(kind, "harm"): tuple(HARMS) for kind in (Defect, Met, judge.Finding)},
     (judge.Finding, "state"): tuple(judge.STATES),
     (Answer, "word"): tuple(ANSWERS),
     (SiteFinding, "expects"): ("known", "present", "absent", "calls"),

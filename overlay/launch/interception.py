@@ -30,7 +30,7 @@ class Interception:
         """Stand there. Raises `WorkersError` in strict mode, if processes run already that are not armed."""
         if self._finder is not None:
             return
-        self._finder = WatchingFinder(self.modules, self._imported, first=False)
+        self._finder = WatchingFinder(self.modules, self._imported)
         self._finder.install()
         for name in self.modules:
             module = sys.modules.get(name)

@@ -158,14 +158,18 @@ class Script:
     The interpreter asks path hooks whether a script is an archive, and runs that by way of its loader.
     """
 
-    def __init__(self, path: str, name: str, imported: Imported, *, first: bool) -> None:
-        """Stand for the script at `path`, the module `name`. `first`: `python path` runs it first."""
+    def __init__(self, path: str, name: str, imported: Imported) -> None:
+        """Stand for the script at `path`, the module `name`. Called by the path hook."""
         from importlib.machinery import SourceFileLoader
 
         self.real = SourceFileLoader("__main__", path)
         self._name = name
         self.imported = imported
-        self._first = first
+        try:
+            sys._getframe(2)  # noqa: SLF001 -- whether Python code asks the hook
+            self._first = False
+        except ValueError:
+            self._first = True  # `python path` does
         #: Whether the interpreter itself runs it, and not `runpy.run_path`.
         self.direct = False
 

@@ -19,7 +19,7 @@ def test_a_start_reads_few_files(tmp_path: Path) -> None:
     ):
         shutil.copytree(ROOT / folder, tmp_path / place, ignore=shutil.ignore_patterns("__pycache__"))
     plain, armed = (_files.read(str(tmp_path), armed=armed) for armed in (False, True))
-    assert "overlay.runtime.session" in armed.modules
+    assert "overlay.runtime.engine" in armed.modules
     more = armed.files.keys() - plain.files.keys()
     assert len(more) <= _files.MOST_FILES, sorted(more)
     assert armed.size - plain.size <= _files.MOST_BYTES
