@@ -22,7 +22,7 @@ from overlay.desk.screen import Cockpit
 from overlay.desk.suite.recipe import Recipe
 from overlay.effect import Effect, Figure
 from overlay.launch.doctor import Check, Checkup
-from overlay.ledger import STATES, PatchStatus, SiteStatus, Status
+from overlay.ledger import STATES, Met, PatchStatus, SiteStatus, Status
 from overlay.model.record import Record
 from overlay.patch import CHANGES, Absent, Calls, Patch, Present, Project, Replacement, Target, Variant
 from overlay.source import judge

@@ -19,6 +19,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
