@@ -335,11 +335,12 @@ class Engine:
         # Before that the path may still change, and what is found on it must not be what the session goes by.
         lock = self._session_lock(session) if session.has_begun else self.lock()
         found = [target for patch in lock["patch"] for target in patch["target"]]
-        versions = {**{target["project"]: target["version"] for target in found}, **lock["environment"]}
+        upstreams = {target["project"]: target["version"] for target in found}
+        versions = [*sorted(upstreams.items()), *sorted(lock["environment"].items())]
         return {
             "overlay": lock["overlay"]["version"],
             "python": lock["python"],
-            "versions": {name: version for name, version in sorted(versions.items()) if version},
+            "versions": {name: version for name, version in versions if version},
             "patches": ",".join(session.chosen.terms) or "all",
             "selected": len(session.chosen.ids),
             "strict": session.strict,

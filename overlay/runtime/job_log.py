@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 #: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then:
 #: process groups are made with the model, which may have to wait until other services are there.
 QUIET = 300.0
+#: The most characters of the line that says what a job is run with.
+WIDTH = 160
 #: What a driver tells its workers: what the job is run with was said, and what is in place was not.
 DRIVER = "driver"
 
@@ -87,10 +89,12 @@ class JobLog:
         if log.heard("info" if mine else "debug"):
             import json
 
-            text = json.dumps(self._configured())
+            configured = self._configured()
+            text = json.dumps(configured)
             if text != self._configuration:
                 self._configuration = text
-                (log.info if mine else log.debug)(f"configuration: {text}")
+                (log.info if mine else log.debug)(introduction(configured))
+                log.debug(f"configuration in full: {text}")
         if is_first() and log.heard("info"):
             os.environ[settings.SAID] = _name()
 
@@ -152,6 +156,19 @@ class JobLog:
         sleep(seconds)
         if turn == self._turn:
             self.say_alone()
+
+
+def introduction(configured: dict[str, Any]) -> str:
+    """Return what a job is run with in a line of at most `WIDTH` characters: versions that do not fit go."""
+    count = configured["selected"]
+    words = [f"{count} patch{'es' * (count != 1)} selected", *(["strict"] if configured["strict"] else [])]
+    words += [*(["pinned"] if configured["pin"] else []), f"digest {configured['digest'][:12]}"]
+    named = [f"overlay {configured['overlay']}", f"Python {configured['python']}"]
+    named += [f"{name} {version}" for name, version in configured["versions"].items()]
+    left = WIDTH - len("overlay: configuration: ; ") - len(", ".join(words))
+    while len(", ".join(named)) > left:
+        named = [*named[:-2], "..."]
+    return f"configuration: {', '.join(named)}; {', '.join(words)}"
 
 
 def _told() -> str:
