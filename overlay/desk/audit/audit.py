@@ -39,13 +39,11 @@ class Audit(Record):
         return [one for one in self.findings if one.state in states]
 
     def concerning(self) -> list[Finding]:
-        """Return what is to be looked at: there, not mended, and not excluded by the settings."""
-        return [one for one in self.of("open", "unknown-source") if not self.is_not_met(one)]
-
-    def is_not_met(self, finding: Finding) -> bool:
-        """Return whether the settings say that a job does not meet a defect."""
-        found = self.answers.get(finding.defect)
-        return found is not None and found.word == "not-met"
+        """Return what is there and not mended; with the settings of a job, what that job meets of it."""
+        left = self.of("open", "unknown-source")
+        if self.settings is None:
+            return left
+        return [one for one in left if self.answers[one.defect].word == "met"]
 
     def answered(self, word: str, *states: str) -> list[Finding]:
         """Return the findings in some states of which the settings say one word."""

@@ -12,6 +12,7 @@ from overlay.desk.audit import settings_file
 from overlay.desk.audit.job_settings import answer, recognise
 from overlay.errors import SettingsError
 from overlay.source.conditions import Open
+from overlay.source.source import InstalledTree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -249,6 +250,18 @@ def test_an_override_within_a_command_is_no_assignment_of_the_shell(
     (tmp_path / name).write_text(text)
     found = recognise(name, settings_file.read(str(tmp_path / name)), (dialect,), write(tmp_path).read)
     assert answer(a_defect(), found).word == "met"
+
+
+def test_a_field_is_known_by_the_flags_that_it_names(tmp_path: Path) -> None:
+    text = """
+class Config:
+    add_bias: bool = field(default=True, metadata={"argparse_meta": {"arg_names": ["--disable-bias"]}})
+"""
+    (tmp_path / "lib.py").write_text(text)
+    read = InstalledTree([str(tmp_path)]).read
+    dialect = DIALECT.replace(sources=("lib.py",), marks=("disable_bias",))
+    found = recognise("run.sh", (settings_file.words("--disable-bias --add-bias --bia"), ()), (dialect,), read)
+    assert found.unknown() == {"bia": ""}
 
 
 @pytest.mark.parametrize("said", ["engine=$E", "engine=odd", "config=mine", "config=$C"])
