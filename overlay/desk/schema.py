@@ -117,6 +117,7 @@ def _commands() -> dict[str, Any]:
         "effects": {"*": {"values": {"*": float}, "processes": int, "told": str}},
         "missing": [int],
         "cut_short": [str],
+        "met": [Met],
         "unreadable": [str],
     }
     return {

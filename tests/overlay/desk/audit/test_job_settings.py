@@ -260,7 +260,8 @@ class Config:
     (tmp_path / "lib.py").write_text(text)
     read = InstalledTree([str(tmp_path)]).read
     dialect = DIALECT.replace(sources=("lib.py",), marks=("disable_bias",))
-    found = recognise("run.sh", (settings_file.words("--disable-bias --add-bias --bia"), ()), (dialect,), read)
+    words = settings_file.words("--disable-bias --add-bias --bia")
+    found = recognise("run.sh", (words, ()), (dialect,), read)
     assert found.unknown() == {"bia": ""}
 
 
