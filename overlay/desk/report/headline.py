@@ -148,9 +148,9 @@ def headline(outcomes: Mapping[str, str], job: Job | None, audits: Iterable[Audi
         if names := by_tone[tone]:
             said.append((tone, f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}."))
     if job is not None and (met := {one.defect: one.harm for one in job.open()}):
-        said.append(("bad", f"This job meets {_defects(met, 'not fixed here')}"))
+        said.append(("bad", _defects(met, "met by this job and not fixed")))
     if left := {one.defect: one.harm for audit in audits for one in audit.of("open")}:
-        said.append(("bad", f"What is installed has {_defects(left, 'not fixed')}"))
+        said.append(("bad", _defects(left, "")))
     number = {name: sum(one == name for one in outcomes.values()) for name in OUTCOMES}
     if not by_tone["bad"] and not by_tone["care"]:
         said.append((fine, _no_complaint(number, job)))
@@ -160,10 +160,11 @@ def headline(outcomes: Mapping[str, str], job: Job | None, audits: Iterable[Audi
 
 
 def _defects(harms: Mapping[str, str], what: str) -> str:
-    """Return how many known defects there are, and how many of them nobody notices."""
+    """Return how many known defects remain, and how many of them nobody notices."""
     count, silent = len(harms), sum(harm == "silent-wrong" for harm in harms.values())
-    named = f"{count} known defect{'s' * (count > 1)} that {'are' if count > 1 else 'is'} {what}"
-    return f"{named}, {silent} of them silent." if silent else f"{named}."
+    remain = f"{'is' if count == 1 else 'are'} {what}" if what else f"remain{'s' * (count == 1)}"
+    found = f"{count} known defect{'s' * (count > 1)} {remain}"
+    return f"{found}, {silent} of them silent." if silent else f"{found}."
 
 
 def _agreement(job: Job) -> str:

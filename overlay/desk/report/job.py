@@ -199,6 +199,7 @@ def read(folder: str) -> Job:
         if one.rank is not None:
             worlds.setdefault(one.world or 0, set()).add(one.rank)
     missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
+    met = {one.defect: one for status in statuses.values() for one in status.met}
     job = Job(
         names=tuple(_names(found)),
         groups=(),
