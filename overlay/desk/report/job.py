@@ -208,11 +208,7 @@ def read(folder: str) -> Job:
         missing=tuple(sorted(missing)),
         cut_short=tuple(place for place, one in enumerate(found) if not one.ended),
         unreadable=tuple(unreadable),
-        met=tuple(
-            sorted(
-                {one.defect: one for status in statuses.values() for one in status.met}.values(), key=_worst
-            )
-        ),
+        met=tuple(sorted(met.values(), key=_worst)),
     )
     return _compared(job, [one.ledger for one in found], statuses)
 
