@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import report_inputs as made
 
-from overlay.desk.audit.judge import STATES
 from overlay.desk.report.page import DEFECTS, MARKS, link, tone
+from overlay.source.judge import STATES
 from overlay.verdict import LOUD
 
 STYLE = (Path(__file__).parents[4] / "overlay/desk/report/page.css").read_text()
