@@ -180,7 +180,8 @@ def read(folder: str) -> Job:
                 path = os.path.join(folder, f"{LEDGER}{process.ledger}{ENDING}")
                 statuses[process.ledger] = _load(Status, path, pid=0)
         except ReportError as error:
-            unreadable.append(str(error))
+            said = str(error)
+            unreadable.append(said if said.startswith(name) else f"{name}: {said}")
             continue
         # Of a damaged file the number may be any: nobody has so many ranks.
         if 0 <= (process.rank or 0) < _MOST_RANKS and 0 <= (process.world or 0) <= _MOST_RANKS:

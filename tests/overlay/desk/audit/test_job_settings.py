@@ -12,7 +12,6 @@ from overlay.desk.audit import settings_file
 from overlay.desk.audit.job_settings import answer, recognise
 from overlay.errors import SettingsError
 from overlay.source.conditions import Open
-from overlay.source.source import InstalledTree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -257,9 +256,8 @@ def test_a_field_is_known_by_the_flags_that_it_names(tmp_path: Path) -> None:
 class Config:
     add_bias: bool = field(default=True, metadata={"argparse_meta": {"arg_names": ["--disable-bias"]}})
 """
-    (tmp_path / "lib.py").write_text(text)
-    read = InstalledTree([str(tmp_path)]).read
-    dialect = DIALECT.replace(sources=("lib.py",), marks=("disable_bias",))
+    read = write(tmp_path, text).read
+    dialect = DIALECT.replace(sources=("lib/core.py",), marks=("disable_bias",))
     words = settings_file.words("--disable-bias --add-bias --bia")
     found = recognise("run.sh", (words, ()), (dialect,), read)
     assert found.unknown() == {"bia": ""}
