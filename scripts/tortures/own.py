@@ -5,8 +5,8 @@ the checkout. What is caught is caught by a test that fails there and passes wit
 mirror the code run first; the rest of the quick tests only if those let it pass. A slip that the quick tests
 miss has to be caught by all tests of the files that mirror the code.
 
-A mutation tester such as mutmut changes operators and constants: thousands of mutants of this code, each at
-the price of a test run. Most slips here put one expression in the place of another, which it never makes.
+A mutation tester such as mutmut changes operators and constants, thousands of them, each at the price of a
+test run. Most slips here put one expression in the place of another, which it never makes.
 """
 
 from __future__ import annotations
