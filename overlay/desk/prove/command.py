@@ -11,7 +11,7 @@ from overlay.desk.prove import prove, writing
 from overlay.desk.prove.runner import NOT_RUN
 from overlay.errors import SelectionError
 from overlay.source.decide import version_of
-from overlay.source.registry import recorded_projects
+from overlay.source.registry import environment
 from overlay.source.source import InstalledTree
 
 TYPE_CHECKING = False
@@ -137,7 +137,7 @@ def _how(options: prove.Options) -> dict[str, object]:
 def beside() -> dict[str, str]:
     """Return the versions of what a lock records beside the patched projects. None of it is imported."""
     tree = InstalledTree()
-    return {project.name: version_of(project, tree) for project in recorded_projects()}
+    return {project.name: version_of(project, tree) for project in environment().RECORDED}
 
 
 def table_of(rows: Sequence[prove.Proof], options: prove.Options) -> str:

@@ -15,7 +15,7 @@ from overlay.desk import screen as screens
 from overlay.desk.screen import Applying, Cockpit, Refused, screen
 from overlay.launch import doctor
 from overlay.source.installed import Installed
-from overlay.source.registry import load_patches, starting_commands
+from overlay.source.registry import environment, load_patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,14 +125,14 @@ def test_the_command_is_that_of_what_is_installed(
     look: Callable[..., Cockpit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = {"absent": "python -m absent", PROJECT.name: "python -m fakeup.train ...", "torch": "torchrun"}
-    monkeypatch.setattr(screens, "starting_commands", lambda: commands)
+    monkeypatch.setattr(environment(), "STARTED", commands)
     assert look(**NOT_SET).next == "overlay run python -m fakeup.train ..."
 
 
 def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None:
     projects = {target.project.name for patch in load_patches().values() for target in patch.targets}
-    assert starting_commands().keys() == projects
-    assert [*starting_commands()][-1] == "megatron-core"
+    assert environment().STARTED.keys() == projects
+    assert [*environment().STARTED][-1] == "megatron-core"
 
 
 def test_a_lock_that_is_there_is_in_the_command(
