@@ -45,7 +45,7 @@ def test_a_plan_fits(rows: list[tuple[str, str, str]]) -> None:
     verdicts = tuple(
         verdict.Verdict(patch=name, revision=1, verdict=said, reason=reason) for name, said, reason in rows
     )
-    plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
+    plan = verdict.Plan(site="", selection=(), verdicts=verdicts)
     text = tables.plan(plan, findings=False)
     assert_fits(text)
     for name, said, reason in rows:
@@ -103,7 +103,7 @@ def test_a_status_that_is_printed_reads_like_the_table() -> None:
 def test_long_names_have_their_reasons_below() -> None:
     name = f"{'a' * 30}/{'b' * 9}.{'c' * 20}"
     verdicts = (verdict.Verdict(patch=name, revision=1, verdict="unknown-source", reason="it is new here"),)
-    plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
+    plan = verdict.Plan(site="", selection=(), verdicts=verdicts)
     assert tables.plan(plan, findings=False).splitlines()[:4] == [
         "patch  verdict",
         "    why",
@@ -236,9 +236,9 @@ def test_a_slow_command_shows_what_it_is_at_and_then_its_table_alone(command: st
     words = [command, "--file", str(tmp_path / "lock")] if command == "lock" else [command, "--site", "."]
     code = (
         "import os, sys, time; from overlay import cli; from overlay.desk import progress; "
-        "from overlay.source import plan; decide = plan.decide; "
+        "from overlay.source import decide as deciding; decide = deciding.decide; "
         "progress.PATIENCE, progress._PERIOD = 0.05, 0.01; "
-        "plan.decide = lambda *given: (time.sleep(0.02), decide(*given))[1]; "
+        "deciding.decide = lambda *given: (time.sleep(0.02), decide(*given))[1]; "
         f"os.chdir({str(tmp_path)!r}); sys.exit(cli.main({words!r}) not in (0, 1, 2))"
     )
     text, _ = on_a_terminal(code, NO_COLOR="1")

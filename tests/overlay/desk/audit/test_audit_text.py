@@ -37,7 +37,7 @@ def an_audit(
     }
     settings = Settings(file="run.sh", dialect=DIALECT, values={"ranks": 2, "nonesuch": 1})
     return Audit(
-        plan=Plan(site="/somewhere", selection=(), verdicts=(), digest=""),
+        plan=Plan(site="/somewhere", selection=(), verdicts=()),
         defects={one.defect: defect.replace(id=one.defect) for one in findings},
         findings=tuple(findings),
         answers=answers,
