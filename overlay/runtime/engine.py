@@ -290,11 +290,11 @@ class Engine:
     def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
         """Return what is installed of the projects that patches are for, and of what runs beneath them."""
         from overlay.source.installed import installed
-        from overlay.source.registry import shown_projects
+        from overlay.source.registry import environment
         from overlay.source.source import InstalledTree
 
         targets = [target.project for patch in self.known().values() for target in patch.targets]
-        by_name = {project.name: project for project in (*targets, *shown_projects())}
+        by_name = {project.name: project for project in (*targets, *environment().SHOWN)}
         return installed(by_name.values(), tree if tree is not None else InstalledTree())
 
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlay.model.collector import paused
 from overlay.model.record import TYPE_CHECKING
-from overlay.source.decide import decide, settle
+from overlay.source.decide import decide_all
 from overlay.source.selection import in_order
 from overlay.verdict import Plan, Verdict
 
@@ -24,19 +24,10 @@ def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is
     site: str = "",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
-    """Decide on every patch, and freeze the result. Patches that are not selected are only named.
-
-    `table` says what they were tested on. `progress` is told how many have been decided on, of how many, and
-    which one is next.
-    """
+    """Decide on every patch, as `decide_all` does. Patches that are not selected are only named."""
     by_id = {patch.id: patch for patch in patches}
-    chosen = {}
     with paused():
-        for done, name in enumerate(selection):
-            if progress is not None:
-                progress(done, len(selection), name)
-            chosen[name] = decide(by_id[name], tree, table)
-        settled = settle([by_id[name] for name in selection], chosen, tree)
+        settled = decide_all([by_id[name] for name in selection], tree, table, progress)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts)
 

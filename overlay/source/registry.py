@@ -49,22 +49,13 @@ def check_whole() -> None:
     )
 
 
-def recorded_projects() -> tuple[Project, ...]:
-    """Return the projects that no patch changes and whose versions a lock keeps all the same."""
-    projects: tuple[Project, ...] = import_module(f"{COMPAT}.environment").RECORDED
-    return projects
+def environment() -> ModuleType:
+    """Return what is known of projects that no patch changes.
 
-
-def shown_projects() -> tuple[Project, ...]:
-    """Return the projects that no patch changes and that are shown where it is said what is installed."""
-    projects: tuple[Project, ...] = import_module(f"{COMPAT}.environment").SHOWN
-    return projects
-
-
-def starting_commands() -> dict[str, str]:
-    """Return how jobs of projects are started, by the name of the project, the likeliest first."""
-    commands: dict[str, str] = import_module(f"{COMPAT}.environment").STARTED
-    return commands
+    `RECORDED`: a lock keeps their versions. `SHOWN`: they are shown where it is said what is installed.
+    `STARTED`: how jobs of projects are started, by the name of the project, the likeliest first.
+    """
+    return import_module(f"{COMPAT}.environment")
 
 
 def module_of(patch: str) -> str:

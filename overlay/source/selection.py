@@ -32,7 +32,7 @@ class Selection(Record):
             drop: Ids.
             strict: Whether strict mode is an argument of `enable()` as well.
         """
-        terms = (*(self.terms or ("all",)), *(f"-{name}" for name in sorted(drop)))
+        terms = (*self.terms, *(f"-{name}" for name in sorted(drop)))
         if self.argument is None:
             return f"OVERLAY_PATCHES={','.join(terms)}"
         words = ", ".join(f'"{term}"' for term in ([",".join(terms)] if self.argument is str else terms))

@@ -249,7 +249,7 @@ class InstalledTree(Tree):
             folder, name = folder[:-3], f"../{name}"
         package = folder.replace("/", ".")
         spec = self._spec(package)
-        for location in self._path_of(package):
+        for location in self.folders(package):
             data = read_file(os.path.join(location, name), spec)
             if data is not None:
                 return data.decode("utf-8", "replace")
@@ -259,10 +259,6 @@ class InstalledTree(Tree):
         """Return where a module lies, empty if there is none or it has no file. It is not imported."""
         spec = self._spec(module)
         return (spec.origin or "") if spec is not None else ""
-
-    def folders(self, package: str) -> list[str]:
-        """Return where a package lies, nothing if there is none. It is not imported."""
-        return self._path_of(package)
 
     def remarks(self, markers: Collection[str]) -> list[str]:
         """Return a sentence for each editable install of a project: followed, or what to do.
@@ -312,7 +308,7 @@ class InstalledTree(Tree):
         parent = module.rpartition(".")[0]
         if not parent:
             return ask_finders(module, None)
-        locations = self._path_of(parent)
+        locations = self.folders(parent)
         if not locations:
             return None
         return ask_finders(module, locations) or ask_path(module, locations)
@@ -323,7 +319,7 @@ class InstalledTree(Tree):
             return None
         # Finders of editable installs come after the path, and add to what namespace packages have on it.
         # They also know namespaces that have no folder at all, as `megatron` where only its core is.
-        spec = ask_path(module, self._path_of(parent) if parent else self._path)
+        spec = ask_path(module, self.folders(parent) if parent else self._path)
         if spec is None or spec.loader is None:
             spec = self._linked(module) or self._with_portions(module, spec)
         return spec
@@ -347,8 +343,8 @@ class InstalledTree(Tree):
         made.submodule_search_locations = list(dict.fromkeys([*known, *found]))
         return made
 
-    def _path_of(self, package: str) -> list[str]:
-        """Return where the submodules of a package lie."""
+    def folders(self, package: str) -> list[str]:
+        """Return where the submodules of a package lie, nothing if there is none. It is not imported."""
         live = sys.modules.get(package) if self.sites is None else None
         # A package that has been imported may have added to its path, as `pkgutil.extend_path` does.
         found = [*portions(getattr(live, "__path__", None))]

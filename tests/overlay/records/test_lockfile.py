@@ -147,13 +147,12 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 def test_differences_name_the_site_and_not_the_sum_of_all() -> None:
     other = example()
     target = other["patch"][0]["target"][0]
-    target["sites"] = {"verl.a:f": "abd"}
-    target["source"] = "4" * 64
-    found = _lock.differences(_lock.facts(example()), _lock.facts(other))
-    assert found == ["verl.x: verl source of verl.a:f: locked abc, here abd"]
-    target["version"] = ""
-    found = _lock.differences(_lock.facts(example()), _lock.facts(other))
-    assert "verl.x: verl version: locked 0.8.0, here none" in found
+    target |= {"sites": {"verl.a:f": "abd"}, "source": "4" * 64, "version": ""}
     del other["pack"][0]
-    found = _lock.differences(_lock.facts(example()), _lock.facts(other))
-    assert f"pack acme: content: locked {'1' * 12}, here absent" in found
+    assert _lock.differences(_lock.facts(example()), _lock.facts(other)) == [
+        f"pack acme: content: locked {'1' * 12}, here absent",
+        "pack acme: distribution: locked acme-overlay, here absent",
+        "pack acme: version: locked 4.5, here absent",
+        "verl.x: verl source of verl.a:f: locked abc, here abd",
+        "verl.x: verl version: locked 0.8.0, here none",
+    ]

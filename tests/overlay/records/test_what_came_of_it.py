@@ -16,7 +16,6 @@ from output_schema import check
 from overlay.desk.prove.rows import text_of
 from overlay.desk.report import job
 from overlay.effect import Effect
-from overlay.errors import ReportError
 from overlay.ledger import PatchStatus
 from overlay.records.run import lines
 from overlay.runtime.engine import Engine
@@ -179,12 +178,6 @@ def test_a_ledger_that_many_say_is_written_once(program: Path, tmp_path: Path) -
     assert "There is no ledger of ranks 3-4." in said
 
 
-def test_what_changed_nothing_in_a_whole_job_is_said_to(program: Path, tmp_path: Path) -> None:
-    folder = str(tmp_path / "job")
-    run(program, "3", RANK="0", OVERLAY_LEDGER_DIR=folder)
-    assert "up.doubled looked at 1 call and changed nothing (1 process)" in job.read(folder).table()
-
-
 def test_a_rank_that_differs_is_named(program: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "job")
     for rank in range(4):
@@ -215,17 +208,6 @@ def test_a_folder_that_cannot_be_written_to_is_one_warning(program: Path, tmp_pa
     folder = place if place.startswith("/") else str(tmp_path / place)
     said = run(program, "12", OVERLAY_LEDGER_DIR=folder)
     assert len([line for line in said if f"the ledger cannot be written to {folder}" in line]) == 1
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/full is Linux's")
-def test_a_full_disk_leaves_no_half_of_a_file(program: Path, tmp_path: Path) -> None:
-    """The draft of a file goes to a device that is full."""
-    full = "import builtins\nopened = builtins.open\n"
-    full += "where = lambda name: '/dev/full' if 'draft' in str(name) else name\n"
-    full += "builtins.open = lambda name, *more, **rest: opened(where(name), *more, **rest)\n"
-    said = run(program, "12", full, OVERLAY_LEDGER_DIR=str(tmp_path / "job"))
-    assert sum("No space left on device" in line for line in said) == 1
-    assert list((tmp_path / "job").iterdir()) == []
 
 
 def test_files_that_are_broken_are_named_and_the_rest_is_read(program: Path, tmp_path: Path) -> None:
@@ -302,11 +284,6 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
     assert len(found.names) == 200
     assert not found.gaps()
     assert len(list(tmp_path.iterdir())) == 201
-
-
-def test_an_empty_folder_is_no_job(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"no process has left a ledger that can be read"):
-        job.read(str(tmp_path))
 
 
 def test_the_command_prints_and_has_a_schema(program: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -169,16 +168,10 @@ def test_the_version_that_cannot_be_read_says_so() -> None:
     assert verdict.reason == "the version of lib cannot be read: ModuleNotFoundError: tomllib"
 
 
-def test_it_is_decided_without_packaging(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "packaging.version", None)
-    assert look(patch()).verdict == "apply"
-
-
 def test_an_expression_that_is_too_deep_is_unknown() -> None:
-    for terms in (1500, 5000):  # the second is too deep for some Pythons to parse, and 3.10 dies of more
-        verdict = look(patch(), tree(core=f"def f(x):\n    return {'+'.join(['x'] * terms)}\n"))
-        assert verdict.verdict == "unknown-source"
-        assert "lib.core:f" in verdict.reason
+    verdict = look(patch(), tree(core=f"def f(x):\n    return {'+'.join(['x'] * 1500)}\n"))
+    assert verdict.verdict == "unknown-source"
+    assert "lib.core:f" in verdict.reason
 
 
 def test_a_project_without_its_marker_is_there_if_what_is_replaced_is() -> None:

@@ -91,7 +91,7 @@ def test_imported_names_are_shapes_of_their_own() -> None:
 
 
 def test_the_digest_is_pinned() -> None:
-    """The digests in the patches must mean the same on every Python: this is one of them, by hand."""
+    """The digests in the tables must mean the same on every Python: this is one of them, by hand."""
     assert of(BASE) == "10d3741707b9"
 
 

@@ -84,27 +84,6 @@ def test_source_that_cannot_be_decoded_or_parsed(upstream: Upstream) -> None:
         InstalledTree().has("fakeup.core:scale")
 
 
-def test_memory_trees_answer_as_folders_do(upstream: Upstream) -> None:
-    files = {
-        str(path.relative_to(upstream.root)): path.read_text()
-        for path in upstream.root.rglob("*")
-        if path.is_file()
-    }
-    memory, folder = MemoryTree(files), InstalledTree(str(upstream.root))
-    for site in (
-        "fakeup",
-        "fakeup.core",
-        "fakeup.core:scale",
-        "fakeup.core:Engine.run",
-        "fakeup.none",
-        "fakeup.core:no",
-    ):
-        assert memory.has(site) == folder.has(site)
-        assert memory.digest(site) == folder.digest(site)
-    assert memory.is_package("fakeup") and folder.is_package("fakeup")  # noqa: PT018
-    assert not memory.is_package("fakeup.core") and not folder.is_package("fakeup.core")  # noqa: PT018
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
 def test_source_is_decoded_as_python_does(upstream: Upstream, encoding: str) -> None:
     source = f"# -*- coding: {encoding.removesuffix('-sig')} -*-\ndef scale(value):\n    return '\u00e9'\n"
