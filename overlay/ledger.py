@@ -7,7 +7,6 @@ from overlay.model.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from overlay.effect import Effect
-    from overlay.model.text import Paint
     from overlay.verdict import Verdict
 
 #: States of a patch and of its sites.
@@ -99,11 +98,11 @@ class Status(Record):
         said = ", ".join(f"{count} {state}" for state, count in counts if count)
         return f"{head}: {said}" if said else head
 
-    def table(self, paint: Paint | None = None) -> str:
+    def table(self) -> str:
         """Return all of it as text of 80 columns: patches whose project is not installed share a line."""
         from overlay.model import text
 
-        lines = [text.wrap(self.headline()), text.table(_HEAD, self._rows(), paint)]
+        lines = [text.wrap(self.headline()), text.table(_HEAD, self._rows())]
         return "\n".join([*lines, *(text.wrap(line) for line in self._remarks())])
 
     def _rows(self) -> list[tuple[str, str, str]]:

@@ -23,14 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from overlay.desk.audit.audit import Audit
-    from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.runtime.engine import Engine
     from overlay.source.source import InstalledTree
-    from overlay.verdict import Plan
-
-#: What stands for the path of this interpreter where a folder is asked for.
-INSTALLED = "installed"
 
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -46,7 +41,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     audit = add_command(
         "audit", _audit, "say what is known to be wrong here, and what is mended, importing nothing"
     )
-    what = "a site-packages, a checkout, an unpacked wheel; `installed` (default) is what this Python imports"
+    what = "a site-packages, a checkout, an unpacked wheel (default: what this Python imports)"
     audit.add_argument("path", nargs="*", metavar="PATH", help=what)
     add_sites(audit)
     what = "by which patches a defect counts as mended (default: all, whatever OVERLAY_PATCHES says)"
@@ -59,8 +54,6 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     audit.add_argument("--explain", metavar="ID", help="say all about one defect, and what it is here")
     what = "print what is decided on each patch, and the sites that decided, instead of the defects"
     audit.add_argument("--sites", action="store_true", help=what)
-    status = add_command("status", _status, "enable overlay in a fresh process, and show what is armed")
-    add_selection(status, "what to select (default: OVERLAY_PATCHES, or all)")
     what = "say whether a Python process that starts here and now is patched, and what to do if not"
     add_command("doctor", _doctor, what)
 
@@ -120,9 +113,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.desk.audit.audit import make_audit, read_settings
     from overlay.source.source import InstalledTree
 
-    if INSTALLED in arguments.path and len(arguments.path) + len(arguments.site or ()) > 1:
-        raise SelectionError(f"`{INSTALLED}` is what this Python imports, and goes without other folders")
-    sites = [*(folder(path) for path in arguments.path if path != INSTALLED), *(arguments.site or ())]
+    sites = [*map(folder, arguments.path), *(arguments.site or ())]
     tree = InstalledTree(sites or None, arguments.root)
     given = read_settings(arguments.settings, tree) if arguments.settings else None
     by_default = arguments.patches is None
@@ -177,33 +168,6 @@ def _explain_defect(audit: Audit, arguments: argparse.Namespace) -> int:
     }
     show(arguments, data, lambda: explanation(audit.defects[name], finding))
     return EXIT_LOUD if finding in audit.concerning() else EXIT_OK
-
-
-def _status(engine: Engine, arguments: argparse.Namespace) -> int:
-    status = engine.enable(arguments.patches)
-    engine.disable()
-    plan = engine.plan(status.selection or ("none",))
-    status = status.replace(patches=tuple(foreseen(one, plan) for one in status.patches))
-    show(arguments, status.to_dict(), lambda: tables.status(status))
-    loud = any(
-        one.state in ("failed", "incomplete") or (one.verdict is not None and one.verdict.loud)
-        for one in status.patches
-        if one.patch not in status.companions
-    )
-    return EXIT_LOUD if loud else EXIT_OK
-
-
-def foreseen(one: PatchStatus, plan: Plan) -> PatchStatus:
-    """Return a patch with the verdict that it will get once its modules are imported.
-
-    A process that trains finds that out at the import of a module, when its path is complete. Here somebody
-    asks about what is installed.
-    """
-    verdict = next((found for found in plan.verdicts if found.patch == one.patch), None)
-    if one.state != "armed" or one.verdict is not None or verdict is None:
-        return one
-    skipped = {} if verdict.verdict == "apply" else {"state": "skipped", "reason": verdict.reason}
-    return one.replace(verdict=verdict, **skipped)
 
 
 def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:

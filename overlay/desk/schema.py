@@ -127,7 +127,6 @@ def _commands() -> dict[str, Any]:
         "plan": plan,
         "audit": {**plan, "settings?": settings},
         "audit explain": {"defect": Defect, "finding": judge.Finding | None},
-        "status": Status,
         "doctor": Checkup,
         "packs": [{**_fields(Pack), "loaded": bool}],
         "lock": Locked,

@@ -120,7 +120,7 @@ def _next(
         command = next((words for name, words in environment().STARTED.items() if name in there), _COMMAND)
         return f"overlay run{pin} {command}"
     pinned = any(check.name == "pin" and check.answer != "-" for check in checkup.checks)
-    return "overlay status" if pinned else "overlay lock"
+    return "overlay plan" if pinned else "overlay lock"
 
 
 def screen(item: Cockpit) -> str:

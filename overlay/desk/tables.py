@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 
 from overlay.model import text
 
@@ -15,18 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from overlay.launch.doctor import Checkup
-    from overlay.ledger import Status
     from overlay.patch import Patch
     from overlay.source.packs import Pack
     from overlay.source.table import Table
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
-_GREEN, _YELLOW, _CYAN, _RED = "32", "33", "36", "1;31"
+_GREEN, _RED = "32", "1;31"
 _COLOURS = {
-    **dict.fromkeys(("apply", "applied", "yes"), _GREEN),
-    **dict.fromkeys(("unknown-source", "conflict", "failed", "no"), _RED),
-    "armed": _CYAN,
-    "incomplete": _YELLOW,
+    **dict.fromkeys(("apply", "yes"), _GREEN),
+    **dict.fromkeys(("unknown-source", "conflict", "no"), _RED),
 }
 
 
@@ -42,18 +40,20 @@ def patches(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
 
 def plan(item: Plan, *, findings: bool) -> str:
     """Return the table of `overlay plan`, with `findings` that of `overlay audit --sites`."""
-    rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in item.verdicts]
+    shown = [one for one in item.verdicts if findings or one.verdict not in ("not-installed", "not-selected")]
+    rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in shown]
     parts = [_table(("patch", "verdict", "why"), rows)]
     if findings:
         parts += [line for verdict in item.verdicts for line in _findings(verdict)]
+    others = Counter(
+        "not selected" if one.verdict == "not-selected" else one.reason
+        for one in item.verdicts
+        if one not in shown
+    )
+    parts += [text.wrap(f"left out, {why}: {count}") for why, count in others.items()]
     if item.site:
         parts.append(f"in {item.site}")
     return "\n".join(parts)
-
-
-def status(item: Status) -> str:
-    """Return the table of `overlay status`."""
-    return item.table(_colour)
 
 
 def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str:
@@ -75,7 +75,7 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
         rows = [(row.means, ": ".join(filter(None, [", ".join(row.sources()), row.reason]))) for row in found]
         kind = " (optional)" if target.optional else ""
         kind += f" (for {target.serves} alone)" if target.serves else ""
-        lines += ["", f"{target.project.name}{kind}", _table(("here", "tested on"), rows)]
+        lines += ["", f"{target.project.name}{kind}", _table(("verdict", "tested on"), rows)]
     detail = _detail(verdict)
     lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)

@@ -83,7 +83,7 @@ def examine(engine: Engine) -> Checkup:
         armed=not wrong,
         checks=checks,
         projects=projects,
-        todo=tuple(todo) or ("overlay status # what is armed, patch by patch",),
+        todo=tuple(todo) or ("overlay plan # what is decided, patch by patch",),
     )
 
 

@@ -32,13 +32,13 @@ def test_all_is_well(worksite: Venv) -> None:
         else "-",
     }
     assert "fakeup 1.2.0 in " + str(worksite.site) in checks(found)["upstreams"]["found"]
-    assert found["todo"] == ["overlay status # what is armed, patch by patch"]
+    assert found["todo"] == ["overlay plan # what is decided, patch by patch"]
     assert found["active"]
     assert found["reason"] == ""
     assert found["file"] == str(worksite.site / "overlay-startup.pth")
     done = worksite.run("-m", "overlay", "doctor", OVERLAY="1", **worksite.on_path())
     assert done.stdout.startswith("yes: a Python process that starts here and now is patched\n")
-    assert done.stdout.endswith("\nnext:\n  overlay status # what is armed, patch by patch\n")
+    assert done.stdout.endswith("\nnext:\n  overlay plan # what is decided, patch by patch\n")
     assert "launch" not in done.stderr
 
 

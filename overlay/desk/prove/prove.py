@@ -37,12 +37,10 @@ PROVEN, HARMLESS, UNSHOWN, FAILS, _ = VERDICTS = ("proven", "harmless", "not sho
 #: Seeds that a contract is run with before a row is written.
 SEEDS = 3
 #: The path is that of this process: what it decided on is what is run.
-_CODE = "import sys; sys.path[:] = {!r}; from overlay.desk.prove.runner import main; main({!r}, {!r})"
+_CODE = "import sys; sys.path[:] = {!r}; from overlay.desk.prove.runner import main; main({!r}, {!r}, {!r})"
 #: Hides GPUs. Not empty, as Ray counts them where a contract starts a cluster that says it has GPUs, and
-#: gives its workers one of these each.
-_HIDDEN = dict.fromkeys(
-    ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ",".join(["-1"] * 8)
-)
+#: gives its workers one of these each. ROCR_VISIBLE_DEVICES beside these is an error of verl's.
+_HIDDEN = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), ",".join(["-1"] * 8))
 
 
 class Outcome(Record):
@@ -174,19 +172,15 @@ def _outcomes(jobs: Sequence[tuple[str, str]], options: Options) -> Iterator[Out
         environ["OVERLAY_TRUST"] = os.path.abspath(path)
     # By this is found, and ended, whatever contracts leave behind: ranks that hang, for one.
     environ[settings.PROVE_RUN] = mark = secrets.token_hex(8)
-    code = _CODE.format(sys.path, str(options.seed), options.seconds)
+    code = _CODE.format(sys.path, jobs, str(options.seed), options.seconds)
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=said, text=True, start_new_session=True, env=environ,
+            [sys.executable, "-W", "ignore", "-c", code], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True, env=environ,
         )  # fmt: skip
         left = len(jobs)
         try:
-            assert process.stdin is not None  # noqa: S101 -- for the type checker
-            assert process.stdout is not None  # noqa: S101
-            json.dump(jobs, process.stdin)
-            process.stdin.close()
-            for line in process.stdout:
+            for line in process.stdout or ():
                 outcome, why = json.loads(line)
                 yield Outcome(outcome=outcome, why=why)
                 left -= 1

@@ -1,7 +1,6 @@
 """Started in a process of its own: runs contracts, each in a fork, on upstream alone or with the patch.
 
-Standard input is a list of jobs as JSON, each `[patch, how]`. A line of JSON is printed for each, `[outcome,
-what was said]`. What takes long to import is imported once.
+What takes long to import is imported once.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ def defect_of(patch: str) -> Callable[[str], str]:
     return found if isfunction(found) else contract.check  # type: ignore[union-attr]
 
 
-def main(seed: str, seconds: float) -> None:
-    """Run what comes in."""
+def main(jobs: list[tuple[str, str]], seed: str, seconds: float) -> None:
+    """Run contracts, each `(patch, how)`, and print a line of JSON for each: `[outcome, what was said]`."""
     warnings.simplefilter("ignore")
     # So that what is running is ended with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -80,7 +79,6 @@ def main(seed: str, seconds: float) -> None:
     answers, sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8"), sys.stderr
     os.dup2(2, 1)
     load_all()
-    jobs = json.load(sys.stdin)
     signal.alarm(int(seconds))
     import_before(filter(None, (contract_of(patch) for patch, _ in jobs)))
     signal.alarm(0)

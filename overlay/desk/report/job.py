@@ -175,10 +175,10 @@ def read(folder: str) -> Job:
     statuses: dict[str, Status] = {}
     for name in sorted(glob(f"{PROCESS}*{ENDING}", root_dir=folder)):
         try:
-            process: Process = _load(Process, os.path.join(folder, name))
+            process: Process = _load(Process, folder, name)
             if process.ledger not in statuses:
-                path = os.path.join(folder, f"{LEDGER}{process.ledger}{ENDING}")
-                statuses[process.ledger] = _load(Status, path, pid=0)
+                file = f"{LEDGER}{process.ledger}{ENDING}"
+                statuses[process.ledger] = _load(Status, folder, file, pid=0)
         except ReportError as error:
             said = str(error)
             unreadable.append(said if said.startswith(name) else f"{name}: {said}")
@@ -234,13 +234,13 @@ def processes(count: int) -> str:
     return f"{count} process{'es' if count != 1 else ''}"
 
 
-def _load(kind: type[Record], path: str, **more: Any) -> Any:
+def _load(kind: type[Record], folder: str, name: str, **more: Any) -> Any:
     """Return the record in a file. Raises `ReportError` if there is none."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
             return record_of(kind, {**more, **json.load(file)}, _NAMES)
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise ReportError(f"{os.path.basename(path)}: {error}") from error
+        raise ReportError(f"{name}: {error}") from error
 
 
 def _names(found: Sequence[Process]) -> list[int | str]:

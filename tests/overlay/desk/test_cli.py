@@ -46,7 +46,7 @@ def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None
     assert (found[0].version, found[0].where) == ("9.9", str(tmp_path))
 
 
-def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
+def test_list_knows_what_is_installed(tmp_path: Path) -> None:
     (unknown_verl(tmp_path) / "verl/__init__.py").touch()
     environ = {"PYTHONPATH": str(tmp_path), "OVERLAY_PATCHES": "verl.*,miles.*"}
     here = {patch["id"]: patch["here"] for patch in read("list", code=0, **environ)}
@@ -54,12 +54,6 @@ def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
     assert here["miles.loss-memory"] == "not-installed"  # an upstream of which no environment has a release
     text = overlay("list", **environ).stdout
     assert re.search(r"^miles.loss-memory@1 +not-installed", text, re.MULTILINE)
-    found = {patch["patch"]: patch for patch in read("status", code=1, **environ)["patches"]}
-    assert found["verl.strict-token-budget"]["state"] == "skipped"
-    assert found["miles.loss-memory"]["state"] == "skipped"
-    text = overlay("status", **environ).stdout
-    assert "miles." not in text
-    assert "4 patches left out: miles is not installed\n" in text
 
 
 def test_explain_says_whether_numbers_change_and_how_to_have_it_alone(tmp_path: Path) -> None:
@@ -79,9 +73,6 @@ def test_a_selection_may_begin_with_a_drop(tmp_path: Path) -> None:
         left = {one["patch"] for one in data["verdicts"] if one["verdict"] == "not-selected"}
         assert "verl.sft-balance" in left
         assert "verl.strict-token-budget" not in left
-    status = read("status", "--patches", "-verl.sft-balance")
-    assert "verl.sft-balance" not in status["selection"]
-    assert read("status", "--patches", "-verl.sft-balance,-verl.*")["selection"]
 
 
 def test_each_patch_is_explained_in_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +87,7 @@ def test_each_patch_is_explained_in_80_columns(tmp_path: Path, capsys: pytest.Ca
         assert [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()] == []
 
 
-@pytest.mark.parametrize("command", ["list", "plan", "status", "doctor", "audit", "packs", "lock"])
+@pytest.mark.parametrize("command", ["list", "plan", "doctor", "audit", "packs", "lock"])
 def test_tables_fit_a_terminal(command: str, tmp_path: Path) -> None:
     more = ["--file", str(tmp_path / "x.lock")] if command == "lock" else []
     text = overlay(command, *more).stdout
@@ -174,16 +165,15 @@ def test_plan_counts_known_defects(site: str) -> None:
         (["audit", "--site", ""], {}, "does not exist"),
         (["plan", "--patches", ""], {}, "patches is empty"),
         (["audit", "--patches", ""], {}, "patches is empty"),
-        (["status", "--patches", ""], {}, "patches is empty"),
         (["plan"], {"OVERLAY_PATCHES": ","}, "OVERLAY_PATCHES is empty"),
         (["plan"], {"OVERLAY_PATCHES": "verl.dynamic"}, "OVERLAY_PATCHES: 'verl.dynamic' names no patch"),
         (["explain", "verl.dynamic-cp-los"], {}, "the nearest: verl.dynamic-cp-loss"),
-        (["status"], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
-        (["status"], {"OVERLAY_LOG": "perhaps"}, "OVERLAY_LOG='perhaps'"),
         (["list"], {"OVERLAY_PACKS": "A pack"}, "OVERLAY_PACKS: 'A' is not the name of a pack"),
         (["list"], {"OVERLAY_PACKS": "acme"}, "no pack 'acme' is installed"),
-        (["status"], {"OVERLAY_PIN": "sha256:1"}, "64 hexadecimal digits"),
-        (["status"], {"OVERLAY_PIN": "/nowhere/x.lock"}, "the lock /nowhere/x.lock cannot be read"),
+        (["run", "x"], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
+        (["run", "x"], {"OVERLAY_LOG": "perhaps"}, "OVERLAY_LOG='perhaps'"),
+        (["run", "x"], {"OVERLAY_PIN": "sha256:1"}, "64 hexadecimal digits"),
+        (["run", "--pin", "/nowhere/x.lock", "x"], {}, "the lock /nowhere/x.lock cannot be read"),
         (["lock", "--check", "--file", "/nowhere"], {}, "the lock /nowhere cannot be read"),
         (["lock", "--check", "--update", "x"], {}, "not allowed with"),
         (["run"], {}, "there is no COMMAND"),
