@@ -20,7 +20,6 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-from functools import update_wrapper
 
 from overlay import log
 from overlay.errors import OverlayError, WorkersError
@@ -94,6 +93,8 @@ class Interception:
             return
         own: Any = self._stand_in(name, module, original)
         if own is not None:
+            from functools import update_wrapper
+
             update_wrapper(own, original)  # type: ignore[arg-type]
             self._replaced.append((owner, attribute, vars(owner)[attribute], own))
             setattr(owner, attribute, own)
