@@ -96,8 +96,6 @@ def checkup(item: Checkup) -> str:
     for check in item.checks:
         first = f"{check.name:<14}{_colour(check.answer, 3)}  "
         lines.append(text.wrap(check.found, " " * 19, first=first))
-    shown = " ".join(check.found for check in item.checks)
-    lines += [text.wrap(f"note: {remark}") for remark in item.remarks if remark not in shown]
     lines += ["", "what to do:" if not item.armed else "next:"]
     lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
     return "\n".join(lines)

@@ -40,14 +40,14 @@ def start() -> None:
     known: tuple[type[Exception], ...] = ()
     try:
         from overlay.errors import OverlayError
-        from overlay.launch import ray_jobs
+        from overlay.launch.workers import RAY
         from overlay.model import settings
         from overlay.runtime.process import here
 
         known = (OverlayError,)
         if settings.armed():
             here().arm(at_start=True)
-            ray_jobs.watch()
+            RAY.watch()
     except Exception as error:  # noqa: BLE001 -- an interpreter must start, whatever is wrong with overlay
         text = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
         # Somebody who says something else than yes or no to strict mode meant to say something about it.

@@ -151,13 +151,11 @@ class Engine:
         """Enable the selected patches now, and apply those whose modules are there already."""
         if self._waiting is not None:
             self._waiting.wake()
-        if patches is not None and not isinstance(patches, str):
-            patches = settings.terms(patches)
         self._open(patches, strict)
         return self.status()
 
     def _open(
-        self, patches: str | list[str] | None, strict: bool | None, waited: FirstFinder | None = None
+        self, patches: str | Iterable[str] | None, strict: bool | None, waited: FirstFinder | None = None
     ) -> None:
         """Open a session. `waited` has been woken by the import of an upstream, which nothing may hold up."""
         from overlay.runtime.session import PATIENCE, Session

@@ -178,16 +178,18 @@ class FirstFinder(WatchingFinder):
 
     def _script(self, path: str) -> Any:
         """Find a watched module that is run as a script (a path hook)."""
-        from overlay.runtime.main_module import Script, name_of
+        if _lies_in(path, self._packages):
+            self.wake()
+        if self._may_be(path):
+            from overlay.runtime.main_module import Script, name_of
 
-        name = name_of(path, self._names) if self._may_be(path) else ""
-        if not name:
-            raise ImportError(path)
-        return Script(path, name, self._imported)
+            if name := name_of(path, self._names):
+                return Script(path, name, self._imported)
+        raise ImportError(path)
 
     def install(self) -> None:
         """Stand in front of all other finders, and of scripts."""
-        if self._names and self._script not in sys.path_hooks:
+        if self._script not in sys.path_hooks:
             sys.path_hooks.append(self._script)
         super().install()
 
@@ -274,8 +276,11 @@ def runs_one_of(packages: frozenset[str], frame: FrameType | None) -> bool:
     """Return whether what is run is a file of one of some packages. `frame`: of who imports, if anybody."""
     space = space_of_main(frame)
     file, module = space.get("__file__"), getattr(space.get("__spec__"), "name", "")
-    lies_in = isinstance(file, str) and not packages.isdisjoint(os.path.abspath(file).split(os.sep))
-    return lies_in or module.partition(".")[0] in packages
+    return (isinstance(file, str) and _lies_in(file, packages)) or module.partition(".")[0] in packages
+
+
+def _lies_in(file: str, packages: frozenset[str]) -> bool:
+    return not packages.isdisjoint(os.path.abspath(file).split(os.sep))
 
 
 def when_executed(spec: ModuleSpec, name: str, imported: Imported) -> None:

@@ -54,8 +54,6 @@ class JobLog:
         self._differ = False
         #: The process that has still to say what is in place, none if it is 0: a fork owes nothing.
         self._owes = 0
-        self._turn = 0
-        self._at_exit = False
 
     def first_module(self) -> None:
         """Note that the first module is met that a patch is for. Never raises: it is called by an import."""
@@ -65,17 +63,14 @@ class JobLog:
             if not is_first() or self._speaker() == _name() or not log.heard("info"):
                 return
             self._owes = os.getpid()
-            self._turn += 1
-            if not self._at_exit:
-                self._at_exit = True
-                import atexit
+            import atexit
 
-                atexit.register(self.say_alone)
+            atexit.register(self.say_alone)
             if not _is_single_threaded():  # from Python 3.12 on, a fork warns of more than one thread
                 from contextlib import suppress
 
                 with suppress(RuntimeError):  # no more threads, or the interpreter is ending: it is said then
-                    _thread.start_new_thread(self._after_a_while, (QUIET, self._turn))
+                    _thread.start_new_thread(self._after_a_while, (QUIET,))
         except Exception as error:  # noqa: BLE001 -- no import may fail of a line in a log
             log.warning(f"what this job is run with cannot be told: {type(error).__name__}: {error}")
 
@@ -108,9 +103,9 @@ class JobLog:
 
     def say_agreed(self, sentence: str) -> None:
         """Say, as the first of some ranks, that they agree: once, as long as the sentence is the same."""
-        again, self._agreed = sentence == self._agreed, sentence
-        self._differ = False
-        self.leave_to_others()
+        again = sentence == self._agreed
+        self.clear()
+        self._agreed = sentence
         log.sum_up(done=True)
         (log.debug if again else log.info)(sentence)
 
@@ -124,8 +119,7 @@ class JobLog:
 
     def clear(self) -> None:
         """Note that nothing is in place here any more."""
-        self.leave_to_others()
-        self._differ, self._agreed = False, ""
+        self._owes, self._differ, self._agreed = 0, False, ""
 
     def say_alone(self) -> None:
         """Say what is in place in this process, if nobody has. Never raises."""
@@ -150,12 +144,11 @@ class JobLog:
         log.info(f"{who}: {account.sentence()}")
         log.sum_up(done=True)
 
-    def _after_a_while(self, seconds: float, turn: int) -> None:
+    def _after_a_while(self, seconds: float) -> None:
         from time import sleep
 
         sleep(seconds)
-        if turn == self._turn:
-            self.say_alone()
+        self.say_alone()
 
 
 def introduction(configured: dict[str, Any]) -> str:

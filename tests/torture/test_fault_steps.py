@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from checks import SEED
@@ -54,12 +54,10 @@ def test_an_exception_just_after_everything_was_put_in_place(
     subject: Subject, scene: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What there is to undo must be known before."""
-    import overlay.runtime.session
+    from overlay.runtime.sites import put
 
-    put = overlay.runtime.session.put
-
-    def interrupted(sites: list[object]) -> None:
-        put(sites)  # type: ignore[arg-type]
+    def interrupted(sites: list[Any], *, first: bool) -> None:
+        put(sites, first=first)
         monkeypatch.undo()
         raise ERRORS[kind]("injected")
 

@@ -16,7 +16,7 @@ from worksite import PATCHED, PLAIN, Venv
 
 import overlay.ray
 from overlay.errors import WorkersError
-from overlay.launch import interception, ray_jobs, startup
+from overlay.launch import startup, workers
 from overlay.runtime.job_log import JobLog
 from overlay.source.registry import load_patches
 
@@ -310,10 +310,9 @@ class FakeRay:
             monkeypatch.setitem(sys.modules, module.__name__, module)
         for name in [name for name in os.environ if name.startswith("OVERLAY")]:
             monkeypatch.delenv(name)
-        for module in (ray_jobs, interception):
-            monkeypatch.setattr(module, "here", lambda: self)
+        monkeypatch.setattr(workers, "here", lambda: self)
         monkeypatch.setattr(startup, "started", True)
-        self.jobs = ray_jobs.RayJobs()
+        self.jobs = workers.RayJobs()
 
     def asked(self) -> dict[str, str]:
         return {}

@@ -43,8 +43,7 @@ def look(
             doctor.Check(name=name, answer="no", found=text, todo="do") for name, text in wrong.items()
         )
         found = doctor.Checkup(
-            active=True, reason="", file="", package="", python="", armed=not checks, checks=checks,
-            projects=(), todo=(),
+            package="", python="", armed=not checks, checks=checks, projects=(), todo=(),
         )  # fmt: skip
         monkeypatch.setattr(screens, "examine", lambda engine: found)
         return screens.look(engines(*(patches or [upstream.patch()])))
