@@ -7,7 +7,6 @@ is run on an older release only if that does something else alone, and no hang i
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,22 +34,17 @@ LEFT = {
     if any(case.alone.get(newer) == case.alone[release] for newer in RELEASES[index + 1 :])
 }
 EACH = [(release, case) for release in RELEASES for case in cases_of(release)]
-#: What a patch mends; each of these shows one.
-MENDED = [(release, case) for release, case in EACH if RIGHT not in case.alone[release]]
 RIGHT_ALONE = [(release, case) for release, case in EACH if case.alone[release] == (RIGHT,)]
 #: In each mode; what hangs alone is waited for at night.
 LEFT_IN = {
     "overlay": LEFT,
     "plain": LEFT | {(release, case.name) for release, case in EACH if "hangs" in case.alone[release]},
-    "without": {(release, case.name) for release, case in MENDED},
 }
 
 
 def on_each(mode: str, cases: Sequence[tuple[str, Case]] = EACH) -> pytest.MarkDecorator:
     """Run a test for each release and case, and leave some of them to the nightly run."""
-    left = pytest.mark.nightly(
-        "another release does the same alone, it hangs, or needs an import for each patch", release=RELEASES
-    )
+    left = pytest.mark.nightly("another release does the same alone, or it hangs", release=RELEASES)
     return pytest.mark.parametrize(
         ("release", "case"),
         [
@@ -58,13 +52,6 @@ def on_each(mode: str, cases: Sequence[tuple[str, Case]] = EACH) -> pytest.MarkD
             for release, case in cases
         ],
     )
-
-
-def without(case: Case) -> Case:
-    """Return a case with all that it selects but the patch that it shows first, and those that lean on it."""
-    shown = case.shows[0]
-    leaning = [name for name, patch in load_patches().items() if shown in patch.requires]
-    return replace(case, select=", ".join([case.select, *(f"-{name}" for name in (shown, *leaning))]))
 
 
 @pytest.fixture(scope="session")
@@ -82,8 +69,6 @@ def row(
         image = listed(f"slime image {release}")
         if (release, mode) not in runs:
             wanted = cases_of(release)
-            if mode == "without":
-                wanted = [without(one) for of, one in MENDED if of == release]
             if os.environ.get("TESTS_ONCE"):
                 wanted = [one for one in wanted if (release, one.name) not in LEFT_IN[mode]]
             runs[release, mode] = run(image, "plain" if mode == "plain" else "overlay", wanted, int(SEED))
@@ -103,14 +88,6 @@ def test_alone_it_comes_to_what_is_claimed(
     row: Callable[[str, str, str], Row], release: str, case: str
 ) -> None:
     found = row(release, "plain", case)
-    assert found.verdict.startswith(found.case.alone[release]), (SEED, found)
-
-
-@on_each("without", MENDED)
-def test_the_patch_that_a_case_shows_is_the_one_that_mends_it(
-    row: Callable[[str, str, str], Row], release: str, case: str
-) -> None:
-    found = row(release, "without", case)
     assert found.verdict.startswith(found.case.alone[release]), (SEED, found)
 
 
