@@ -60,6 +60,34 @@ def test_main_ppo_sync_trains_on_after_an_epoch(
     assert found["worker"]
 
 
+@pytest.mark.nightly("one release stands for the others", version=("0.7.1", "0.9.1"))
+@pytest.mark.parametrize("version", ["0.7.1", "0.8.0", "0.9.1"])
+def test_sft_trainer_ray_gives_ranks_equal_work(
+    release: Callable[[str], Path], tmp_path: Path, version: str
+) -> None:
+    from overlay.patches.verl.sft_balance.contract.judge import imbalance
+
+    folder = release(f"verl=={version}")
+    lengths = [2 ** (index % 8) * 8 + index for index in range(64)]
+    samples = UPSTREAMS.parents[2] / "patches/verl/sft_balance/contract/stand_in.py"
+
+    settings = {
+        "data.train_files": str(lengths).replace(" ", ""), "data.train_batch_size": 16,
+        "data.micro_batch_size_per_gpu": 1, "data.max_token_len_per_gpu": 65536,
+        "data.pad_mode": "right", "data.max_length": max(lengths), "+data.multi_modal": False,
+        "data.custom_cls.path": samples, "data.custom_cls.name": "Samples", "data.num_workers": 0,
+        "trainer.device": "cpu", "trainer.n_gpus_per_node": 2, "trainer.total_epochs": 1,
+        "trainer.resume_mode": "disable", "trainer.default_local_dir": tmp_path / "saved",
+        "trainer.save_freq": -1, "trainer.test_freq": -1, "model.path": "none",
+    }  # fmt: skip
+    words = ["-m", "verl.trainer.sft_trainer_ray", *(f"{name}={value}" for name, value in settings.items())]
+    found = launched(folder, tmp_path / "run", *words, patch="verl.sft-balance")
+    assert set(found["ledger"].values()) == {"applied"}
+    steps = [imbalance(step) for step in found["steps"]]
+    assert len(steps) == 4
+    assert max(steps) <= 1.02
+
+
 @pytest.mark.nightly("one way and release stand for all", version=("0.7.0",), how=("python -m", "torchrun"))
 @pytest.mark.parametrize("version", ["0.6.1", "0.7.0"])
 @pytest.mark.parametrize("how", ["python -m", "torchrun -m", "torchrun"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from checks import SEED
-from slime_ranks import HANGS, MILES, folder, on_ranks
+from slime_ranks import MILES, folder, on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,10 +18,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.real]
 #: Of advantages of about one, float32's.
 TOLERANCE = 1e-5
 
-on_each = pytest.mark.parametrize("revision", ["v0.3.1", MILES])
 
-
-@on_each
+@pytest.mark.parametrize("revision", ["v0.3.1", MILES])
 def test_advantages_are_those_of_one_process(folder: Path) -> None:
     found = dict(on_ranks(folder, "whiten_cases", "whiten-over-cp"))
     masked = found.pop("masked, cp2")
@@ -36,11 +34,3 @@ def test_advantages_are_those_of_one_process(folder: Path) -> None:
             assert rank["error"] <= TOLERANCE, (SEED, name, rank)
     # There were ranks without a token.
     assert any(rank["tokens"] == 0 for rank in found["late, cp4, rewards"])
-
-
-@on_each
-def test_upstream_alone_waits_for_a_rank_without_a_token(folder: Path) -> None:
-    """What upstream alone whitens wrongly, the contract and `test_slime_step.py` show."""
-    case = {"WHITEN_CASE": "late, cp2, rewards", "COLLECTIVE_TIMEOUT": HANGS}
-    (ranks,) = on_ranks(folder, "whiten_cases", **case).values()
-    assert any("trace" in rank for rank in ranks if rank)

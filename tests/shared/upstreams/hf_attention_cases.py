@@ -25,17 +25,19 @@ SEED = os.environ["OVERLAY_TEST_SEED"]
 LAYOUTS = ((1, 2, False), (1, 4, False), (2, 1, True), (2, 2, True), (2, 2, False), (4, 1, True))
 
 
-def cases(_world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
+def cases(_world: int) -> list[tuple[str, dict[str, int], Callable[[], Any]]]:
     """Return the cases on four ranks."""
     draw = random.Random(f"{SEED}/hf_attention")
-    found: list[tuple[str, int, int, Callable[[], Any]]] = []
+    found: list[tuple[str, dict[str, int], Callable[[], Any]]] = []
     for tensor, context, parallel in LAYOUTS:
         lengths = [16 * draw.randint(1, 3) for _ in range(draw.randint(1, 3))]
         for kind in ("mixing", *models()):
             call = functools.partial(_layer, kind, lengths, draw.randrange(2**31), parallel)
             split = ", sequence parallel" if parallel else ""
-            found.append((f"{kind}, tp{tensor}, cp{context}{split}", tensor, context, call))
-    found.append(("bfloat16, tp1, cp4", 1, 4, functools.partial(_bfloat16, draw.randrange(2**31))))
+            found.append(
+                (f"{kind}, tp{tensor}, cp{context}{split}", {"tensor": tensor, "context": context}, call)
+            )
+    found.append(("bfloat16, cp4", {"context": 4}, functools.partial(_bfloat16, draw.randrange(2**31))))
     return found
 
 

@@ -120,6 +120,50 @@ def _job(jobs: Any, trainer: Any) -> Any:
     return job
 
 
+# -- sft_trainer_ray ---------------------------------------------------------------------------------
+
+
+def sft(space: dict[str, Any]) -> None:
+    """Stand in for what `SFTTrainer` of `verl.trainer.sft_trainer_ray` needs."""
+    import ray
+
+    from overlay.patches.verl.sft_balance.contract import stand_in
+
+    steps: list[dict[str, Any]] = []
+
+    class Log:
+        def __init__(self, **_settings: Any) -> None:
+            pass
+
+        def log(self, data: dict[str, Any], step: int) -> None:
+            steps.append({**data, "step": step})
+
+    def _build_config(self: Any) -> None:
+        tokenizer = SimpleNamespace(pad_token_id=0)
+        self.model_config = SimpleNamespace(tokenizer=tokenizer, processor=None)
+        self.optimizer_config = SimpleNamespace()
+        self.engine_config = self.checkpoint_config = self.profiler_config = None
+        self.start_profile_step = self.end_profile_step = -1
+
+    trainer, build = space["SFTTrainer"], space["SFTTrainer"]._build_engine
+
+    def _build_engine(self: Any) -> None:
+        build(self)
+        self.training_client.reset()
+
+    trainer._build_config, trainer._build_engine = _build_config, _build_engine
+    space["Tracking"], space["TrainingWorker"], space["auto_set_device"] = Log, stand_in.Worker, _nothing
+    init, run = ray.init, space["run_sft"]
+
+    def run_sft(config: Any) -> None:
+        # What the releases ask for, for want of a GPU: of the one resource or the other.
+        ray.init = lambda: init(num_cpus=64, num_gpus=2, resources={"cpu": 2}, include_dashboard=False)
+        run(config)
+        report(steps=steps, path=sys.modules["verl"].__file__, module=trainer.__module__)
+
+    space["run_sft"] = run_sft
+
+
 # -- fsdp_sft_trainer --------------------------------------------------------------------------------
 
 
@@ -177,5 +221,5 @@ def fsdp(space: dict[str, Any]) -> None:
     space["run_sft"] = run_sft
 
 
-TRAINERS = {"PPOTrainer": sync, "FSDPSFTTrainer": fsdp}
+TRAINERS = {"PPOTrainer": sync, "FSDPSFTTrainer": fsdp, "SFTTrainer": sft}
 sys.meta_path.insert(0, BeforeVerl())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SEED = os.environ["OVERLAY_TEST_SEED"]
 
 
-def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
+def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], Any]]]:
     """Return the cases: with no, half of the, and all ranks to a sample, in every layout of the release."""
     found = [
         (kind, context, layout)
@@ -26,8 +26,7 @@ def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
     return [
         (
             ", ".join((kind, f"cp{context}", *([] if layout == "zigzag" else [layout]))),
-            1,
-            context,
+            {"context": context},
             functools.partial(look, kind, SEED, layout),
         )
         for kind, context, layout in found
