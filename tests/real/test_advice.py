@@ -29,13 +29,8 @@ def having(defect: str) -> pytest.MarkDecorator:
     """
     found = [name for name, row in RECORD.items() if row.get(defect) == "open" and "==" in name]
     assert found
-    return on_each(found)
-
-
-def on_each(names: list[str]) -> pytest.MarkDecorator:
-    """Run a test for each release, by day for the last of them."""
-    left = pytest.mark.nightly("the last release stands for the others", name=names[:-1])
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=left) for name in names])
+    left = pytest.mark.nightly("the last release stands for the others", name=found[:-1])
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=left) for name in found])
 
 
 @pytest.fixture

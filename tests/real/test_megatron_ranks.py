@@ -64,13 +64,6 @@ def test_losses_weigh_as_in_one_process_on_four_ranks(folder: Path) -> None:
     assert wrong_losses(SEED, release=folder, ranks=4) == [], SEED
 
 
-@pytest.mark.parametrize("version", ["0.16.1"])
-def test_a_padding_mask_makes_the_count_of_a_rank_that_of_all(folder: Path) -> None:
-    # What is left to scale with a mask follows from it.
-    (ranks,) = megatron_ranks(SEED, UPSTREAMS / "moe_mask_cases.py", "", release=folder).values()
-    assert [rank["counted"] for rank in ranks] == [sum(rank["tokens"] for rank in ranks)] * 2
-
-
 @pytest.mark.nightly("the contract shows what upstream does alone")
 @pytest.mark.parametrize("version", ["0.19.2"])
 def test_what_upstream_alone_weighs_wrongly_since_0_19(folder: Path) -> None:

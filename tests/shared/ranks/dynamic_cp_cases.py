@@ -6,11 +6,12 @@ from `OVERLAY_TEST_SEED`, which the test sets and reports; all ranks draw the sa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import inspect
 import os
 import random
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -125,18 +126,12 @@ def _collectives(*, lengths: list[int], cap: int, **settings: Any) -> dict[str, 
     counted: dict[str, int] = {}
     group = mpu.get_data_parallel_group()
 
-    def counting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+    def counting(name: str) -> Callable[..., Any]:
+        original = getattr(dist, name)
 
         def count(*args: Any, **kwargs: Any) -> Any:
-            caller = inspect.currentframe()
-            assert caller is not None
-            assert caller.f_back is not None
-            module = caller.f_back.f_globals.get("__name__", "")
-            if (
-                signature.bind(*args, **kwargs).arguments.get("group") is group
-                and "megatron.core" not in module
-            ):
+            of_megatron = "megatron.core" in sys._getframe(1).f_globals.get("__name__", "")
+            if not of_megatron and any(one is group for one in (*args, *kwargs.values())):
                 counted[name] = counted.get(name, 0) + 1
             return original(*args, **kwargs)
 
@@ -144,15 +139,10 @@ def _collectives(*, lengths: list[int], cap: int, **settings: Any) -> dict[str, 
 
     engine = cpu_engine.build_engine(cap=cap)
     batch = cpu_engine.random_batch(lengths, seed=seed(), **settings)
-    names = ("all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast")
-    before = {name: getattr(dist, name) for name in names}
-    try:
-        for name, original in before.items():
-            setattr(dist, name, counting(name, original))
+    with contextlib.ExitStack() as watching:
+        for name in ("all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast"):
+            watching.enter_context(replaced(dist, name, counting(name)))
         output = cpu_engine.train(engine, batch, functools.partial(sft_loss, None))
-    finally:
-        for name, original in before.items():
-            setattr(dist, name, original)
     return {"counted": counted, "model outputs": sorted(output["model_output"])}
 
 
