@@ -28,7 +28,6 @@ CASES = "overlay.patches.megatron.dynamic_cp_names.contract.cases"
 GAPS: dict[str, str | dict[str, Any]] = {
     "start": "dynamic_context_parallel is not supported",
     "settings": "unexpected keyword argument 'dynamic_context_parallel'",
-    "getter": {"hybrid": {"2": [0, 1]}},  # none of one rank
     "warm up": {"sizes": []},
     "destroy": {"left": [2]},
     "rope": "split_with_sizes",
