@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benches import _files
 from benches._timing import Row, clean_environment, interpreter, run_time, summary, take_turns
 from overlay.compat.ranks.ports import free_port
 
@@ -42,12 +43,9 @@ def make_venv(folder: Path) -> Path:
 
 
 def place_overlay(folder: Path) -> None:
-    """Put overlay into the site-packages of a virtual environment as its wheel does, by links."""
+    """Put overlay into the site-packages of a virtual environment as its wheel does."""
     (site,) = folder.glob("lib/python*/site-packages")
-    package = site / "overlay"
-    package.mkdir()
-    for path in [*(ROOT / "overlay").glob("*.py"), ROOT / "compat", ROOT / "patches"]:
-        (package / path.name).symlink_to(path)
+    _files.place(site)
     for path in (ROOT / "startup").iterdir():
         (site / path.name).symlink_to(path)
 
