@@ -71,7 +71,7 @@ class Effect(Record):
 
 def _compiling() -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()  # type: ignore[no-any-return]
+    return torch is not None and torch.compiler.is_compiling()
 
 
 def _note_trace(place: str) -> None:
