@@ -70,8 +70,8 @@ class Effect(Record):
 
 
 def _compiling() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    return compiler is not None and compiler.is_compiling()
 
 
 def _note_trace(place: str) -> None:
