@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ports import free_port
 
+from benches import _files
 from benches._timing import Row, clean_environment, interpreter, run_time, summary, take_turns
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,12 +44,9 @@ def make_venv(folder: Path) -> Path:
 
 
 def place_overlay(folder: Path) -> None:
-    """Put overlay into the site-packages of a virtual environment as its wheel does, by links."""
+    """Put overlay into the site-packages of a virtual environment as its wheel does."""
     (site,) = folder.glob("lib/python*/site-packages")
-    package = site / "overlay"
-    package.mkdir()
-    for path in [*(ROOT / "overlay").iterdir(), ROOT / "compat", ROOT / "patches"]:
-        (package / path.name).symlink_to(path)
+    _files.place(site)
     for path in (ROOT / "startup").iterdir():
         (site / path.name).symlink_to(path)
 
