@@ -11,8 +11,6 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.forked import wrong_on_ranks
-from overlay.patch import Contract
-from overlay.testing import with_patches
 
 RANKS = 2
 SLIMES = "slime.backends.megatron_utils.megatron_patch"
@@ -150,4 +148,4 @@ class _Chunk:
         self.named_parameters, self.modules = layer.named_parameters, layer.modules
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.gated-norm-over-tp"), before=("torch",))
+CONTRACT = parts.contract("megatron.gated-norm-over-tp", wrong)

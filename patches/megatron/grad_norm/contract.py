@@ -10,7 +10,6 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.rank_cases import Cases, RankCases, Row, within
-from overlay.patch import Contract
 
 #: The last Transformer Engine that marks the weights of grouped experts, and one that does not.
 MARKED, UNMARKED = "2.12.0", "2.15.0"
@@ -72,25 +71,16 @@ def _step(kind: str, *, distributed: bool) -> Row:
     `kept` is the number of optimizers and states that outlive the last reference, without the collector.
     """
     import torch
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
     from megatron.core.tensor_parallel import set_defaults_if_not_set_tensor_model_parallel_attributes
 
     model, splits = _model(kind)
     for parameter in model.parameters():  # as Megatron's training does with every model
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
     dims = {name: one.partition_dim for name, one in model.named_parameters()}
-    knows_gloo = parts.knows(get_megatron_optimizer, "use_gloo_process_groups")
-    settings = DistributedDataParallelConfig(use_distributed_optimizer=distributed, overlap_grad_reduce=False)
-    parallel = DistributedDataParallel(model.config, settings, model)
-    optimizer = get_megatron_optimizer(
-        OptimizerConfig(
-            optimizer="adam" if distributed else "sgd", lr=RATE, clip_grad=CLIP, weight_decay=0.0,
-            sgd_momentum=0.0, use_distributed_optimizer=distributed, bf16=False, fp16=False,
-        ),
-        [parallel],
-        # No groups for checkpoints are asked for, where there is a setting.
-        **({"use_gloo_process_groups": False} if knows_gloo else {}),
+    parallel = parts.data_parallel(model, use_distributed_optimizer=distributed)
+    optimizer = parts.optimizer(
+        parallel, gloo=False, optimizer="adam" if distributed else "sgd", lr=RATE, clip_grad=CLIP,
+        sgd_momentum=0.0, use_distributed_optimizer=distributed,
     )  # fmt: skip
     draw = parts.generator()
     squares, wanted = 0.0, {}
@@ -251,4 +241,4 @@ CASES = RankCases(
 )
 wrong = CASES.wrong
 
-CONTRACT = Contract(check=CASES.check, starts=True)
+CONTRACT = CASES.contract()

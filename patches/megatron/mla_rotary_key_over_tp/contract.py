@@ -9,8 +9,6 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.forked import wrong_on_ranks
-from overlay.patch import Contract
-from overlay.testing import with_patches
 
 RANKS = 2
 #: Tokens, sequences, hidden size, heads, size of the latent keys and values, and of a head's parts.
@@ -148,4 +146,4 @@ def _layer(kind: str, *, parallel: bool) -> Any:
     return MLASelfAttention(config, submodules, layer_number=1, attn_mask_type=AttnMaskType.causal)
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.mla-rotary-key-over-tp"), before=("torch",))
+CONTRACT = parts.contract("megatron.mla-rotary-key-over-tp", wrong)
