@@ -71,13 +71,6 @@ def test_static_context_parallelism_beside_it_is_refused(megatron: Path) -> None
 
 
 @on_releases
-def test_a_release_has_no_group_of_one_rank(megatron: Path) -> None:
-    for overlay in (False, True):
-        for row in found(megatron, "getter", overlay=overlay):
-            assert row["hybrid"] == {"2": [0, 1]}
-
-
-@on_releases
 def test_groups_talk_once_when_they_are_made(megatron: Path) -> None:
     for overlay, sizes in ((False, []), (True, [2])):
         for row in found(megatron, "warm up", overlay=overlay):

@@ -82,8 +82,7 @@ PATCH = Patch(
     summary="Labels are smoothed over the whole vocabulary, not over a rank's part of it",
     why=(
         "With tensor parallelism Megatron's cross entropy smooths labels over a rank's part of the "
-        "vocabulary, as if it were all: every rank has another loss, and a gradient that is not that of any. "
-        "With the patch loss and gradient are those of one process."
+        "vocabulary, as if it were all: every rank has another loss, and a gradient that is not that of any."
     ),
     changes=("numbers",),
     met="label_smoothing above 0 in vocab_parallel_cross_entropy, with a tensor parallel size above 1.",
