@@ -44,8 +44,7 @@ PATCH = Patch(
     why=(
         "Megatron's scheduler applies its schedule to all parameter groups before it has read the weight "
         "decay from the checkpoint. The first optimizer step after a resume decays by what the new command "
-        "line says, and only the later ones by what was saved. With the patch the first does too. The "
-        "learning rate is right either way."
+        "line says, and only the later ones by what was saved. The learning rate is right either way."
     ),
     changes=("numbers",),
     met=(
@@ -53,8 +52,7 @@ PATCH = Patch(
         "Megatron's arguments) and another weight decay, or schedule of it, than it was saved with."
     ),
     evidence=(
-        "Upstream's dev branch reads all fields before it applies the schedule (NVIDIA/Megatron-LM#5213). "
-        "What is resumed is compared with what was saved."
+        "Upstream's dev branch reads all fields before it applies the schedule (NVIDIA/Megatron-LM#5213)."
     ),
     upstream=("NVIDIA/Megatron-LM#5213", "NVIDIA-NeMo/Automodel#3883"),
     targets=one_target(

@@ -87,7 +87,7 @@ def test_grad_norm(draw: random.Random) -> None:
         parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
     chunk = torch.nn.ModuleList([whole, other])
     fix("megatron.grad-norm").marked(lambda *_: None, NO_MODULE)([chunk])
-    assert counts.read() == {"changed": 2, "elements": 3 * wide + 3}
+    assert counts.read() == {"changed": 2}
 
 
 def test_reshardable_checkpoint(draw: random.Random) -> None:
