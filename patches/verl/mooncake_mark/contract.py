@@ -88,7 +88,7 @@ def wrong(seed: str, *, left: bool = False) -> str:
 
 
 def _transfers(module: Any, draw: random.Random, ranks: int, *, left: bool) -> str:
-    """Return what is wrong with transfers, the last in a group of one rank less, empty if nothing is."""
+    """Return what is wrong with transfers, the last in a group of one rank less."""
     engines = [_engine(module, rank) for rank in range(ranks)]
     for size in (ranks, ranks, max(ranks - 1, 2)):
         group = _Group(size)
@@ -109,20 +109,13 @@ def _transfers(module: Any, draw: random.Random, ranks: int, *, left: bool) -> s
                     return f"rank {rank} of {size} has another {name}"
         if left and any(engine.magic_recv.any() for engine in engines):
             return "a mark is left over"
-    del engine
-    return _freed(engines)
-
-
-def _freed(engines: list[Any]) -> str:
-    """Return what is wrong with the memory of engines that nobody uses any more, empty if it is free."""
-    buffers = [weakref.ref(engine.buf) for engine in engines]
-    collecting = gc.isenabled()
+    # Of engines that nobody uses any more the memory is free at once.
+    buffers = [weakref.ref(one.buf) for one in engines]
     gc.disable()
-    engines.clear()
-    left = sum(buffer() is not None for buffer in buffers)
-    if collecting:
-        gc.enable()
-    return f"{left} buffers outlive their engines" if left else ""
+    del engine, engines
+    held = sum(buffer() is not None for buffer in buffers)
+    gc.enable()
+    return f"{held} buffers outlive their engines" if held else ""
 
 
 def _engine(module: Any, rank: int) -> Any:

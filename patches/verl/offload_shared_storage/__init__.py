@@ -1,7 +1,6 @@
 """`verl.offload-shared-storage`: offloading a model frees no storage that another tensor holds.
 
-verl asks a function whether a parameter is alone in its storage, which looks at its size and layout. Here
-torch and Python are asked as well: they count who holds a storage and a tensor.
+verl looks at size and layout. Here torch and Python are asked as well, who count the holders of a tensor.
 """
 
 import warnings

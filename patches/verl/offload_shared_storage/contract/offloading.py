@@ -40,20 +40,17 @@ class Device(TorchFunctionMode):
 
     def bytes_live(self) -> int:
         """Return the bytes of the watched storages that are there now."""
-        total = 0
-        for watched in self.watched:
-            storage: Any = torch.UntypedStorage._new_with_weak_ptr(watched.cdata)
-            total += 0 if storage is None else storage.nbytes()
-        return total
+        new: Any = torch.UntypedStorage._new_with_weak_ptr
+        return sum(
+            storage.nbytes() for watched in self.watched if (storage := new(watched.cdata)) is not None
+        )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == torch.Tensor.device.__get__:
             return torch.device("cuda", 0)
         if func is torch.Tensor.to and args[1:] == ("cpu",):
             self.live.append(self.bytes_live())
-            if not is_whole(args[0]):
-                return torch.full(args[0].shape, torch.nan)
-            return args[0].clone()
+            return args[0].clone() if is_whole(args[0]) else torch.full(args[0].shape, torch.nan)
         return func(*args, **(kwargs or {}))
 
 
