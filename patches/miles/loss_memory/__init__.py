@@ -8,29 +8,16 @@ from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import MILES
-from overlay.effect import Figure, effect
 from overlay.patch import Calls, Patch, around, one_target, replaced, variant
 from overlay.patches._packed_loss.attachment import true_arguments, unattached
-from overlay.patches._packed_loss.compute import make_compute
+from overlay.patches._packed_loss.compute import effect_of, make_compute
 
 _HUB = "miles.backends.training_utils.loss_hub"
 _LOSS = "miles.backends.training_utils.loss:loss_function"
 _LOSSES = f"{_HUB}.losses"
 _LOG_PROBS = f"{_HUB}.logit_processors:get_log_probs_and_entropy"
 _CP = "miles.backends.training_utils.cp_utils"
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    Figure(
-        name="kept_out",
-        says="the logits of response rows, most at once, of which miles keeps a copy",
-        unit="bytes",
-        combine="max",
-    ),
-    did="took the loss of",
-    always=True,
-    then="at least {kept_out} less at the peak",
-)
+EFFECT = effect_of(__name__, "miles")
 
 
 class _AsSlime:

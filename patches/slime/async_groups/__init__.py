@@ -4,6 +4,7 @@ slime's own rollout runs over a worker that hands out no more groups than the ro
 the queue, which loses its bound so that it cannot stop the thread that generates.
 """
 
+from contextlib import suppress
 from functools import wraps
 from queue import Empty
 from typing import Any
@@ -50,12 +51,10 @@ class _Wanted:
 
     def get_completed_groups(self) -> list[Any]:
         groups: list[Any] = []
-        while self._left:
-            try:
+        with suppress(Empty):
+            while len(groups) < self._left:
                 groups.append(self._worker.output_queue.get_nowait())
-            except Empty:
-                break
-            self._left -= 1
+        self._left -= len(groups)
         return groups
 
 
