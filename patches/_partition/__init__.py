@@ -9,12 +9,10 @@ from __future__ import annotations
 from overlay.patches._partition.balance import holds
 from overlay.patches._partition.capped import capped_partitions, fewest_parts
 from overlay.patches._partition.differencing import is_exact, karmarkar_karp
-from overlay.patches._partition.packing import first_fit_count
 
 __all__ = [
     "capped_partitions",
     "fewest_parts",
-    "first_fit_count",
     "holds",
     "is_exact",
     "karmarkar_karp",

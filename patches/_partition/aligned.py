@@ -31,10 +31,9 @@ def aligned(
         packed: The parts of an upstream, lists of indices.
         lengths: Tokens of each sample.
         cap: The most tokens in a part.
-        count_costs: Returns operations of each sample, which are balanced. Called if it is needed.
+        count_costs: Returns operations of each sample, which are balanced.
         align: The number of parts becomes a multiple of this.
-        expand: The upstream's function that cuts the largest of the parts in two until there are as many as
-            it is told, in place.
+        expand: The upstream's function that cuts the largest parts in two, in place, until there are so many.
         effect: As from `split_effect`.
 
     """

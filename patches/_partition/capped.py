@@ -26,9 +26,8 @@ def fewest_parts(
     """Return the least number of parts, `at_least` or more, in which `capped_partitions` succeeds.
 
     It then succeeds with every greater number too, up to that of the samples. Unless `at_least` is more, the
-    result is no more than first fit needs, in the order of the samples or the longest first, no more than the
-    least number with which Karmarkar-Karp on the costs holds the cap by itself, and no more than there are
-    samples.
+    result is no more than first fit needs, in the order of the samples or the longest first, nor than the
+    least number with which Karmarkar-Karp on the costs holds the cap by itself.
 
     Args:
         lengths: Tokens of each sample.
@@ -96,8 +95,8 @@ def capped_partitions(
     for start in _starts(lengths, parts, cap, costs):
         found = split_largest(start, parts, costs)
         level(found, lengths, cap, costs)
-        if costs is not lengths:
-            found = _better(found, worst_fit(lengths, parts, cap, costs), lengths, cap, costs)
+        if costs is not lengths and (other := worst_fit(lengths, parts, cap, costs)) is not None:
+            found = _better(found, other, lengths, cap, costs)
         found = [sorted(part) for part in found]
         return sorted(found, key=lambda part: (total(part, costs), len(part), part[0]), reverse=True)
     raise ValueError(
@@ -127,14 +126,12 @@ def _packers() -> tuple[Callable[[Sequence[int], int], list[list[int]]], ...]:
 
 def _better(
     found: list[list[int]],
-    other: list[list[int]] | None,
+    other: list[list[int]],
     lengths: Sequence[int],
     cap: int,
     costs: Sequence[Number],
 ) -> list[list[int]]:
     """Return the other partitions, levelled, if neither their greatest cost nor their spread is greater."""
-    if other is None:
-        return found
     level(other, lengths, cap, costs)
     totals, others = ([total(part, costs) for part in parts] for parts in (found, other))
     no_worse = max(others) <= max(totals) and max(others) - min(others) <= max(totals) - min(totals)

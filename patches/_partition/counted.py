@@ -24,15 +24,7 @@ def split_effect(place: str, of: str, upstream: str, did: str = "changed") -> An
 
 
 def count_split(counts: Any, upstream: Sequence[Sequence[int]], lengths: Sequence[int], cap: int) -> None:
-    """Count the parts of an upstream that were not kept: how many are over the cap, and the fullest.
-
-    Args:
-        counts: As from `split_effect`.
-        upstream: The parts, lists of indices.
-        lengths: Tokens of each sample.
-        cap: The most tokens in a part.
-
-    """
+    """Count parts of an upstream (lists of indices) that were not kept, by the tokens of each sample."""
     over, fullest = overfull(upstream, lengths, cap)
     counts.changed += 1
     counts.over += over

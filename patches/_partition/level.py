@@ -48,10 +48,8 @@ class _Parts:
     def settle(self, pairs: Callable[[list[Ranked], list[Ranked]], Iterable[tuple[Ranked, Ranked]]]) -> None:
         """Divide the first of the pairs that this helps, again and again.
 
-        Args:
-            pairs: Gives pairs of a cheaper and a costlier part, the most promising first, from all parts with
-                the cheapest first, and from those of several samples. The costlier one has several.
-
+        `pairs` gives a cheaper and a costlier part of several samples, the most promising first, of all parts
+        and of those of several samples, each with the cheapest first.
         """
         ranked = sorted((cost, place) for place, cost in enumerate(self.totals))
         # Of those that cost most, many are one long sample each: to pass them by took half of the time.
@@ -112,11 +110,7 @@ class _Parts:
 def closer(low: list[Number], high: list[Number], gap: Number) -> bool:
     """Tell whether `exchange` or `halves` brings two parts closer together, whatever the cap says.
 
-    Args:
-        low: What each sample of the cheaper part costs, rising. Whole numbers.
-        high: The same of the costlier part.
-        gap: By how much that is costlier.
-
+    A part is what each sample costs, whole numbers, rising; the costlier part, `high`, is so by `gap`.
     """
     for given in high:
         # What it costs more than what is taken for it, which may be nothing, is less than the gap.

@@ -18,16 +18,10 @@ if TYPE_CHECKING:
 _GRAINS = 10
 
 
-def first_fit_count(lengths: Sequence[int], cap: int) -> int:
-    """Return how many parts first fit in the order of the samples needs to hold the cap."""
-    return len(first_fit(lengths, cap))
-
-
 def first_fit(lengths: Sequence[int], cap: int) -> list[list[int]]:
     """Put each sample, in order, into the first part with room for it, or into a new one.
 
-    The parts are the leaves of a tree whose inner nodes know the most room below them, so that finding the
-    first that has room takes the logarithm of their number.
+    The parts are the leaves of a tree whose inner nodes know the most room below them.
     """
     leaves = 1 << max(len(lengths) - 1, 0).bit_length()
     room = [cap] * (2 * leaves)

@@ -28,26 +28,9 @@ EFFECT = effect(
 )
 
 
-class _Step:
-    """What the estimator is not passed: slime's arguments, what is known of the samples, their rewards."""
-
-    def __init__(self, args: Any, given: Any, rewards: Any) -> None:
-        self.args = args
-        self.given = given
-        self.rewards = rewards
-
-    def penalties(self, module: Any) -> list[Any]:
-        """Return the KL of this rank's tokens of each sample, none if it has no part in the rewards."""
-        args, given = self.args, self.given
-        own = given.get("rollout_log_probs" if args.use_rollout_logprobs else "log_probs")
-        if args.kl_coef == 0 or not own:
-            return []
-        pairs = zip(own, given["ref_log_probs"], strict=True)
-        return [module.compute_approx_kl(*pair, kl_loss_type=args.kl_loss_type) for pair in pairs]
-
-
-#: While slime computes advantages by PPO.
-_current: ContextVar[_Step | None] = ContextVar("overlay_slime_gae", default=None)
+#: While slime computes advantages by PPO, what the estimator is not passed: slime's arguments, what is known
+#: of the samples, and their rewards.
+_current: ContextVar[tuple[Any, Any, Any] | None] = ContextVar("overlay_slime_gae", default=None)
 
 
 def _run(original: Any, args: Any, rollout_data: Any) -> Any:
@@ -56,12 +39,21 @@ def _run(original: Any, args: Any, rollout_data: Any) -> Any:
     if args.advantage_estimator != "ppo" or custom is not None:
         return original(args, rollout_data)
     given = {**rollout_data, "rewards": []}
-    token = _current.set(_Step(args, given, rollout_data.get("rewards")))
+    token = _current.set((args, given, rollout_data.get("rewards")))
     try:
         return original(args, given)
     finally:
         _current.reset(token)
         rollout_data.update({name: value for name, value in given.items() if name != "rewards"})
+
+
+def _penalties(module: Any, args: Any, data: Any) -> list[Any]:
+    """Return the KL of this rank's tokens of each sample, none if it has no part in the rewards."""
+    own = data.get("rollout_log_probs" if args.use_rollout_logprobs else "log_probs")
+    if args.kl_coef == 0 or not own:
+        return []
+    pairs = zip(own, data["ref_log_probs"], strict=True)
+    return [module.compute_approx_kl(*pair, kl_loss_type=args.kl_loss_type) for pair in pairs]
 
 
 def make_batch(original: Any, module: Any) -> Any:
@@ -76,22 +68,22 @@ def make_batch(original: Any, module: Any) -> Any:
 
     @wraps(original)
     def get_advantages_and_returns_batch(*given: Any, **named: Any) -> Any:
-        step = _current.get()
-        if step is None:
+        if (step := _current.get()) is None:
             return original(*given, **named)
+        args, data, sample_rewards = step
         called = parameters.bind(*given, **named)
         called.apply_defaults()
         total_lengths, response_lengths, values_list, _rewards, gamma, lambd, chunked = called.args
-        layout = Layout(total_lengths, response_lengths, step.given.get("max_seq_lens"))
+        layout = Layout(total_lengths, response_lengths, data.get("max_seq_lens"))
         with torch.no_grad():
             values = layout.whole(values_list)
-            kl = layout.whole(step.penalties(module)) or [0.0] * len(values)
-            masks = zip(step.given["loss_masks"], values, strict=True)
+            kl = layout.whole(_penalties(module, args, data)) or [0.0] * len(values)
+            masks = zip(data["loss_masks"], values, strict=True)
             trained = [mask.to(value.device) != 0 for mask, value in masks]
             # At least one column: of a step in which nothing is trained as well.
             shape = len(values), max([1, *(int(mask.sum()) for mask in trained)])
             table, rewards = values[0].new_zeros(2, *shape)
-            rows = zip(step.rewards, values, kl, trained, strict=True)
+            rows = zip(sample_rewards, values, kl, trained, strict=True)
             masked = 0
             for row, (reward, value, penalty, mask) in enumerate(rows):
                 count = int(mask.sum())
@@ -99,7 +91,7 @@ def make_batch(original: Any, module: Any) -> Any:
                 if count == 0:
                     continue
                 table[row, :count] = value[mask]
-                rewards[row, :count] = (-step.args.kl_coef * penalty + torch.zeros_like(value))[mask]
+                rewards[row, :count] = (-args.kl_coef * penalty + torch.zeros_like(value))[mask]
                 rewards[row, count - 1] += reward
             EFFECT.calls += 1
             EFFECT.changed += masked > 0
