@@ -82,16 +82,10 @@ def local_terms(flat: Any, count: int, rows: Rows) -> tuple[Any, Any, Any]:
 
 
 def write_rows(flat: Any, out: Any, top: Any, constant: Any, slope: Any, rows: Rows) -> None:
-    """Write exp(u) * (constant + slope * u) into the rows of `out`, and zero into all others.
+    """Write exp(u) * (constant + slope * u) into the R rows of `out` [T, V], and zero into all others.
 
-    Args:
-        flat: Logits [T, V].
-        out: [T, V], and may be the logits themselves.
-        top: Maximum of each of the R rows over the whole vocabulary, in the dtype of the logits.
-        constant: [R] in float64; of it is taken what the dtype of the logits has.
-        slope: The same, or `None` if it is zero everywhere.
-        rows: The R rows.
-
+    `out` may be `flat` [T, V], the logits. `top` [R], in their dtype, is the maximum of each row over the
+    whole vocabulary. `constant` and `slope` [R] are float64; a slope of `None` is zero everywhere.
     """
     import torch
 

@@ -1,8 +1,4 @@
-"""`miles.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient.
-
-The computation is that of `slime.loss-memory`. Logits that are not float32, as FSDP has them, and the mode
-that repeats the rollout engine bit by bit are left to the original.
-"""
+"""`miles.loss-memory`: what `slime.loss-memory` computes, on float32 logits."""
 
 from functools import wraps
 from typing import Any
@@ -94,8 +90,8 @@ PATCH = Patch(
     why="miles copies the logits of every response for the log-probabilities and again for the entropy, and "
     "keeps a softmax for the backward: up to three times the logits on top of them. With the patch the "
     "forward keeps a few numbers for each row, the backward computes the rest again in the gradient itself, "
-    "and all ranks enter the same collectives whether or not they have a response token. Logits that are not "
-    "float32 and --true-on-policy-mode are left to miles.",
+    "and all ranks enter the same collectives. Logits that are not float32 and --true-on-policy-mode are "
+    "left to miles.",
     changes=("memory",),
     met="The policy and SFT losses on float32 logits, without --true-on-policy-mode. Numbers change by "
     "rounding.",

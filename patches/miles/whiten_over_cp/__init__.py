@@ -48,8 +48,7 @@ PATCH = Patch(
     why="With --normalize-advantages and context parallelism, each rank of miles whitens its slices with the "
     "statistics of the same slices over the data parallel ranks: tokens of one sample get different means "
     "and deviations, and a rank whose slices have no response token leaves the others waiting until they "
-    "time out. With the patch all ranks that have a part of the batch are asked together, and sums are taken "
-    "in float64.",
+    "time out. With the patch all ranks that have a part of the batch are asked together.",
     changes=("numbers", "hangs"),
     met="--normalize-advantages with a context parallel size above 1.",
     upstream=("THUDM/slime#2235",),

@@ -1,8 +1,4 @@
-"""`slime.async-groups`: fully asynchronous rollouts train on every group that was generated, on old ones too.
-
-slime's own rollout runs over a worker that hands out no more groups than the rollout needs. The rest stays in
-the queue, which loses its bound so that it cannot stop the thread that generates.
-"""
+"""`slime.async-groups`: fully asynchronous rollouts train on every group that was generated."""
 
 from contextlib import suppress
 from functools import wraps

@@ -1,8 +1,7 @@
 """`slime.capped-partitions`: no micro-batch holds more tokens than the budget, and they stay balanced.
 
-slime counts the micro-batches of a step by first fit, and balances the samples over that many by
-Karmarkar-Karp, which knows no budget. A balanced result that holds the budget is kept; otherwise the samples
-are split anew. All ranks have agreed on the number before, so nothing here is a collective.
+slime balances the samples over as many micro-batches as first fit needs by Karmarkar-Karp, which knows no
+budget. All ranks have agreed on the number before, so nothing here is a collective.
 """
 
 from collections.abc import Sequence
@@ -41,10 +40,7 @@ def make_iterator(original: Any, module: Any) -> Any:
 
 
 def make_split(original: Any, _module: Any) -> Any:
-    """Build the `get_seqlen_balanced_partitions` of the training side: the original, or one under the budget.
-
-    A call from anywhere but `get_data_iterator` gets the original.
-    """
+    """Build the `get_seqlen_balanced_partitions` that `get_data_iterator` calls: one under the budget."""
 
     def get_seqlen_balanced_partitions(
         seqlen_list: Sequence[int], k_partitions: int, equal_size: bool

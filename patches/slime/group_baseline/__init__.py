@@ -52,8 +52,8 @@ PATCH = Patch(
     "otherwise for one group: with samples trimmed to a multiple of the global batch size, a dynamic batch "
     "size or rollouts of several samples, each reward is compared with the mean of the whole batch. An easy "
     "prompt gets a positive advantage, a hard one a negative. With the patch the group is the prompt "
-    "(Sample.group_index), and each of its samples counts, as in slime's grpo_normalize_by_group_index "
-    "(0.3.0); one that is alone gets 0, and equal rewards are not divided by 1e-6. The patch yields to "
+    "(Sample.group_index), and each sample counts, as in slime's grpo_normalize_by_group_index (0.3.0); one "
+    "that is alone gets 0, and equal rewards are not divided by 1e-6. It yields to "
     "--custom-reward-post-process-path, and does nothing with --n-samples-per-prompt 1.",
     changes=("numbers",),
     opt_in=True,

@@ -1,9 +1,8 @@
 """`slime.hf-attention-gradient`: a layer that every rank runs on all tokens gets the gradient of all tokens.
 
-slime runs Gated DeltaNet layers whole on every rank: the ranks gather the tokens, and each keeps its own of
-the output. Under context parallelism the gradient that a rank returns to another's tokens is a part of
-theirs, under tensor parallelism a copy, so the backward of the gather must sum in the one and not in the
-other. Before 0.2.4 slime summed in both, and from then on in neither.
+The ranks gather the tokens, and each keeps its own of the output. Under context parallelism the gradient that
+a rank returns to another's tokens is a part of theirs, under tensor parallelism a copy: the backward of the
+gather must sum in the one and not in the other. Before 0.2.4 slime summed in both, then in neither.
 """
 
 from functools import wraps
@@ -79,11 +78,11 @@ PATCH = Patch(
     id="slime.hf-attention-gradient",
     revision=2,
     summary="The gradient below Gated DeltaNet layers is that of one process, under CP and under TP",
-    why="slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank, and each rank keeps "
-    "the output of its own tokens. Since 0.2.4 the backward drops the gradient that a rank returns to the "
-    "tokens of other context parallel ranks: everything below such a layer silently trains on a wrong "
-    "gradient. From 0.2.0 to 0.2.3 each such layer multiplies it by the tensor parallel size under sequence "
-    "parallelism. With the patch it is that of one process in both.",
+    why="slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank. Since 0.2.4 the "
+    "backward drops the gradient that a rank returns to the tokens of other context parallel ranks: "
+    "everything below such a layer silently trains on a wrong gradient. From 0.2.0 to 0.2.3 each such layer "
+    "multiplies it by the tensor parallel size under sequence parallelism. With the patch it is that of one "
+    "process in both.",
     changes=("numbers",),
     met="Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before "
     "it tensor parallelism with --sequence-parallel.",

@@ -1,8 +1,4 @@
-"""`slime.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient.
-
-The original is replaced as a whole: cutting the logits apart, a copy for each use and a softmax kept for the
-backward are what it consists of. Which rows belong to which sample is asked of slime's own `get_responses`.
-"""
+"""`slime.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient."""
 
 from functools import wraps
 from typing import Any
@@ -100,13 +96,12 @@ PATCH = Patch(
     why="slime's loss copies the logits of every response for the log-probabilities and again for the "
     "entropy, and keeps a softmax for each: three to four times the logits on top of them in 0.2, two to "
     "three times in 0.3.1. With the patch the forward keeps a few numbers for each row, the backward "
-    "computes the rest again in the gradient itself, and all ranks enter the same collectives, with a "
-    "response token or without.",
+    "computes the rest again in the gradient itself, and all ranks enter the same collectives.",
     changes=("memory",),
     met="Every job that trains with slime's policy or SFT loss. Numbers change by rounding.",
     upstream=tuple(f"THUDM/slime#{number}" for number in (1788, 1822, 2123, 2144, 1951)),
-    evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64, on ranks "
-    "of tensor and context parallelism (tests/real/test_loss_memory_ranks.py).",
+    evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64, under "
+    "tensor and context parallelism (tests/real/test_loss_memory_ranks.py).",
     targets=one_target(
         SLIME,
         variant("0.2.0", replaced(_LISTS, make_lists), *_ROWS, _POLICY),

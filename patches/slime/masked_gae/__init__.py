@@ -1,9 +1,7 @@
 """`slime.masked-gae`: PPO's advantages are those of a response without the tokens that nobody trains.
 
-The estimator runs slime's own recursion on the trained tokens alone. The masks and rewards that it is not
-passed come from `slime.whiten-over-cp`, which wraps the caller (`patches/_slime_advantages.py`). There the
-rewards are withheld from slime, which would add them to a token of the first context parallel rank, wherever
-the response ends.
+slime's own recursion runs on the trained tokens alone. The rewards are withheld from slime's computation,
+which `slime.whiten-over-cp` wraps: it would add them to a token of the first context parallel rank.
 """
 
 from contextvars import ContextVar
@@ -116,8 +114,7 @@ PATCH = Patch(
     "with lambda below 1 their values, which no loss has ever touched, enter the advantages before them, and "
     "the reward may be on one of them. Under context parallelism the reward goes to the last token of the "
     "first rank, rarely that of the response, or to none: IndexError. With the patch advantages are those of "
-    "the response without these tokens, gamma and lambda count trained tokens, and the last of them gets the "
-    "reward.",
+    "the response without these tokens, gamma and lambda count trained tokens, and the last gets the reward.",
     changes=("numbers", "crashes"),
     met="PPO with masked tokens in the responses and lambda or gamma below 1, or a reward on a masked token, "
     "or with a context parallel size above 1.",
