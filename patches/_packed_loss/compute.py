@@ -85,9 +85,7 @@ def make_compute(module: Any, effect: Any) -> Callable[..., Lists]:
 def is_contiguous(args: Any, mpu: Any) -> bool:
     """Return whether each rank has a run of the packed tokens (`allgather_cp`), and not zigzag slices.
 
-    Raises:
-        ValueError: So it is, and sequences are not packed. By settings alone, so all ranks raise.
-
+    Raises `ValueError` if so and sequences are not packed: by settings alone, so on all ranks.
     """
     if not getattr(args, "allgather_cp", False) or mpu.get_context_parallel_world_size() == 1:
         return False

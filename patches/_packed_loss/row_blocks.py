@@ -62,7 +62,7 @@ class Rows:
 def local_terms(flat: Any, count: int, rows: Rows) -> tuple[Any, Any, Any]:
     """Return maximum, rest and, if entropy is asked for, sum(exp(u) * u) of this rank's part of each row.
 
-    The rest is sum(exp(u)) without the maximum's own term. Each is [count], in the dtype of the logits.
+    Each is [count], in the dtype of the logits. The rest is sum(exp(u)) without the maximum's own term.
     """
     import torch
 

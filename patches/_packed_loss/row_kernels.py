@@ -1,7 +1,6 @@
-"""The choice of what goes over rows of logits: blocks of torch's operations, or Triton kernels.
+"""What goes over rows of logits: blocks of torch's operations, or with `OVERLAY_LOSS_KERNEL=triton` kernels.
 
-`OVERLAY_LOSS_KERNEL=triton` asks for the kernels. A process uses them for a device and dtype once they have
-agreed there with float64 on eight rows. Otherwise it uses the blocks, with one warning.
+Kernels are used for a device and dtype once they have agreed there with float64 on eight rows.
 """
 
 from types import ModuleType
@@ -81,10 +80,7 @@ def against(flat: Any) -> str:
 
 
 def wrong(module: Any, device: Any, dtype: Any) -> str:
-    """Return what a module computes wrongly of eight rows, compared with float64; empty if nothing.
-
-    The numbers depend on no default device or dtype, and no other generator is drawn from.
-    """
+    """Return what a module computes wrongly of eight rows, with nothing of the process changed."""
     import torch
 
     made = torch.Generator("cpu").manual_seed(8)

@@ -1,7 +1,6 @@
 """Partitions of samples into micro-batches: Karmarkar-Karp as the upstreams do it, and under a hard cap.
 
-Pure Python on plain numbers. Indices are positions in the list of samples; what the numbers count (tokens,
-FLOPs) is the caller's matter.
+Pure Python. Indices are places in the list of samples; numbers are of any unit, such as tokens or FLOPs.
 """
 
 from __future__ import annotations

@@ -30,10 +30,7 @@ def overfull(partitions: Sequence[Sequence[int]], lengths: Sequence[int], cap: i
 
 
 def split_largest(partitions: list[list[int]], parts: int, costs: Sequence[Number]) -> list[list[int]]:
-    """Split the part of the greatest cost in half until there are `parts`, no more than there are samples.
-
-    A cap that was held stays held. slime 0.3.1 grows its parts in this way, ties included.
-    """
+    """Split the costliest part in half until there are `parts`, as slime 0.3.1 does, ties included."""
     partitions = list(partitions)
     heap = [(-total(part, costs), -place) for place, part in enumerate(partitions) if len(part) > 1]
     heapify(heap)

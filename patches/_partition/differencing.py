@@ -34,8 +34,7 @@ _FINITE = 1e290
 def is_exact(values: Any) -> bool:
     """Tell whether `karmarkar_karp` gives the upstreams' result for a sequence of values, to the last tie.
 
-    So it does for `int`, `bool` and `float` that are not negative, not infinite and not NaN. Integers of
-    NumPy wrap around and tensors round.
+    So it does for `int`, `bool` and finite `float`, none negative: NumPy's wrap around and tensors round.
     """
     kinds = {type(value) for value in values}
     if not kinds:

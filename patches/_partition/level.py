@@ -19,10 +19,9 @@ _TRIES = 4
 
 
 def level(partitions: list[list[int]], lengths: Sequence[int], cap: int, costs: Sequence[Number]) -> None:
-    """Bring the costs of the parts closer together, in place.
+    """Bring the costs of the parts closer together, in place, two at a time.
 
-    Two parts at a time are divided anew. Only what lies closer together and holds the cap is taken, so the
-    greatest cost of all never rises and the least never falls.
+    What is taken holds the cap, so the greatest cost of all never rises and the least never falls.
     """
     parts = _Parts(partitions, lengths, cap, costs)
     parts.settle(lambda ranked, several: ((low, ranked[-1]) for low in ranked if ranked[-1] == several[-1]))
@@ -48,8 +47,8 @@ class _Parts:
     def settle(self, pairs: Callable[[list[Ranked], list[Ranked]], Iterable[tuple[Ranked, Ranked]]]) -> None:
         """Divide the first of the pairs that this helps, again and again.
 
-        `pairs` gives a cheaper and a costlier part of several samples, the most promising first, of all parts
-        and of those of several samples, each with the cheapest first.
+        `pairs` gets all parts, and those of several samples, each cheapest first. It gives a cheaper part and
+        a costlier one of several samples, the most promising pair first.
         """
         ranked = sorted((cost, place) for place, cost in enumerate(self.totals))
         # Of those that cost most, many are one long sample each: to pass them by took half of the time.

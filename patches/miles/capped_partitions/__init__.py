@@ -1,7 +1,6 @@
 """`miles.capped-partitions`: balanced by FLOPs under the budget of a micro-batch, not instead of it.
 
-miles packs a step in the middle of `build_dp_schedule`. It looks up two functions there: the count of
-operations, which sees the tokens of the samples, and the split, which does not. The one tells the other.
+In `build_dp_schedule` the count of operations, which sees the tokens, tells the split, which does not.
 """
 
 from contextvars import ContextVar
@@ -50,10 +49,7 @@ def calculate_workloads(original: Any, step_lengths: Any, *given: Any, **named: 
 
 
 def make_split(original: Any, module: Any) -> Any:
-    """Build the `get_seqlen_balanced_partitions` of the schedule: the original, or one under the budget.
-
-    Micro-batches are dealt out to ranks by the same name, with their own workloads: that is the original's.
-    """
+    """Build the split of a schedule, under the budget; dealing micro-batches out is the original's."""
 
     def get_seqlen_balanced_partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -> Any:
         packed = original(seqlen_list, k_partitions, equal_size)

@@ -11,10 +11,7 @@ from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
-    """Return which groups are lost, or how far the worker runs ahead, empty if neither is wrong.
-
-    The engine is stood in for: a group is done at once.
-    """
+    """Return which groups are lost, or how far the worker runs ahead of an engine that is done at once."""
     from overlay.compat.slime_on_cpu import imported
 
     module = imported("slime.rollout.fully_async_rollout")

@@ -11,10 +11,7 @@ from overlay.compat.contracts.slime import contract, on_megatron
 
 @on_megatron()
 def wrong(_seed: str) -> str:
-    """Return which flag the model's configuration has not.
-
-    Megatron Bridge is stood in for: its configuration is Megatron's own, checked in `finalize` as there.
-    """
+    """Return which flag the model's configuration has not. Megatron Bridge's is stood in for."""
     from megatron.core.transformer import TransformerConfig
 
     from overlay.compat.slime_on_cpu import import_slime

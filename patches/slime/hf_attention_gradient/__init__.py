@@ -27,10 +27,7 @@ _PARTS = 8
 
 
 def make_backward(_original: Any, _module: Any) -> Any:
-    """Build the backward of the gather over context parallel ranks: the sum of what all ranks return.
-
-    The loss of each rank's tokens reaches back, through a causal layer, to tokens of every other rank.
-    """
+    """Build the backward of the gather over context parallel ranks: the sum of what all ranks return."""
     import torch
     import torch.distributed as dist
 
@@ -49,8 +46,7 @@ def make_backward(_original: Any, _module: Any) -> Any:
 def make_forward(original: Any, module: Any) -> Any:
     """Wrap the `forward` of the layer of slime 0.2.0 to 0.2.3: the gradient of its input is divided.
 
-    Under sequence parallelism the backward of its gather adds up the gradients of all tensor parallel ranks,
-    which are copies: every rank runs the whole layer.
+    Under sequence parallelism its gather adds up those of all tensor parallel ranks, which are copies.
     """
     import torch
 

@@ -33,10 +33,7 @@ def make_lists(original: Any, module: Any) -> Any:
 
 
 def make_pair(original: Any, module: Any) -> Any:
-    """Build it for slime from 0.2.3 on, which returns an empty tensor first.
-
-    With the top-p sets of a rollout, which 0.3.1 takes, it is upstream's own.
-    """
+    """Build it for slime from 0.2.3 on, which returns an empty tensor first. Top-p sets are left to slime."""
     lists = make_lists(original, module)
 
     def get_log_probs_and_entropy(

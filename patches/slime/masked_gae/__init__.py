@@ -55,10 +55,7 @@ def _penalties(module: Any, args: Any, data: Any) -> list[Any]:
 
 
 def make_batch(original: Any, module: Any) -> Any:
-    """Wrap the estimator: over the trained tokens, as if there were no others.
-
-    The last of them gets the reward of its sample. The others get the advantage 0, and their value as return.
-    """
+    """Wrap the estimator, over trained tokens alone. Others get advantage 0, and their value as return."""
     import torch
     from slime.utils import ppo_utils
 
@@ -90,7 +87,7 @@ def make_batch(original: Any, module: Any) -> Any:
                     continue
                 table[row, :count] = value[mask]
                 rewards[row, :count] = (-args.kl_coef * penalty + torch.zeros_like(value))[mask]
-                rewards[row, count - 1] += reward
+                rewards[row, count - 1] += reward  # the last trained token gets it
             EFFECT.calls += 1
             EFFECT.changed += masked > 0
             EFFECT.masked += masked

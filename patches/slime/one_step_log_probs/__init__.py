@@ -25,10 +25,7 @@ def make_train_actor(original: Any, module: Any) -> Any:
     """Let slime train, with the masks of the responses where nothing else tells it their lengths."""
 
     def masks(rollout_data: Any) -> Iterator[Any]:
-        """Yield this rank's part of the mask of each response, as slime splits its log-probabilities.
-
-        slime reads them once. Then they are removed, so that nobody takes them for values of a critic.
-        """
+        """Yield this rank's part of each mask, once: nobody is to take them for a critic's values."""
         # Only slime 0.3.0 pads sequences.
         padded = rollout_data.get("max_seq_lens")
         names = ("loss_masks", "total_lengths", "response_lengths")

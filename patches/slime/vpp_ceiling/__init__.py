@@ -86,10 +86,7 @@ def count_286(original: Any, total_lengths: Sequence[int], *given: Any, **named:
 
 @around
 def config(original: Any, model: Any) -> Any:
-    """Return the configuration that slime 0.1 reads, without the group size of no virtual stages.
-
-    Megatron needs no alignment there. `get_data_iterator` reads nothing else of the configuration.
-    """
+    """Return the configuration that slime 0.1 reads, without the group size where no stage is virtual."""
     step = current.get()
     if step is None or step[1] != 1:
         return original(model)

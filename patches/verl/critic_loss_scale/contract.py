@@ -1,7 +1,4 @@
-"""However a batch is cut, the gradient is that of its mean over the tokens that the loss is taken over.
-
-`main_ppo_sync` of verl 0.8 rejects tokens in `response_mask` alone, and leaves `loss_mask` as it was.
-"""
+"""However a batch is cut, the gradient is that of its mean over the tokens that the loss is taken over."""
 
 import functools
 import itertools

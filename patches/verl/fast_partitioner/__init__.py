@@ -16,10 +16,7 @@ def make_partitioner(original: Any, _module: Any) -> Any:
 
 
 def whole(values: Any) -> Any:
-    """Return a tensor of integers, [samples], as a list of ints, and anything else as it is.
-
-    verl adds a tensor up in its own type. One whose sum would overflow stays as it is.
-    """
+    """Return integers, [samples], as a list; anything else, and a tensor whose sum overflows, as it is."""
     import torch
 
     kinds = (torch.int8, torch.int16, torch.int32, torch.int64)

@@ -1,8 +1,4 @@
-"""An adapter stays what was sent, whatever is sent after it, and weights of the model are not copied.
-
-verl's own code receives weights and hands them on. The stand-in for vLLM keeps the tensors of an adapter as
-they are, and the stand-in for the sender writes each bucket into one buffer.
-"""
+"""An adapter stays what was sent, whatever is sent after it, and weights of the model are not copied."""
 
 import importlib
 import importlib.util
@@ -21,7 +17,7 @@ _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 
 
 class _Sender:
-    """Writes a bucket into the buffer when the receiver asks for it, and overwrites the buffer at the end."""
+    """Writes a bucket into the one buffer when the receiver asks for it, and overwrites that at the end."""
 
     def __init__(self, *buckets: dict[str, Any]) -> None:
         import torch

@@ -1,8 +1,7 @@
 """`verl.mooncake-mark`: no mark of completion is handed to the inference engine as part of a weight.
 
-A worker that has read a bucket writes four bytes over its beginning, in the memory of the worker before it.
-That one copies the weights that lie there before it tells the next worker of the bucket. The protocol stays
-the same, so a worker needs no patched neighbour.
+A worker marks a bucket in the memory of the worker before it, which copies what is there before it tells of
+the bucket. The protocol stays the same, so a worker needs no patched neighbour.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Each rollout worker gets the very weights that were sent.
 
-The sender and the workers are verl's own, each in a thread. The stand-in for Mooncake copies memory, and the
-stand-in for the store hands over pickles. A worker loads a bucket only after the one behind it has marked it.
+Sender and workers are verl's own, each in a thread, and a worker loads a bucket only after the one behind it
+has marked it.
 """
 
 import asyncio
@@ -72,11 +72,7 @@ class _Group:
 
 
 def wrong(seed: str, *, left: bool = False) -> str:
-    """Return what is wrong with the weights that rollout workers receive, empty if nothing is.
-
-    With `left`, marks may not be left for the next transfer in the place that verl 0.9 gives them. verl 0.9.0
-    leaves some, which is no matter of this patch.
-    """
+    """Return which weights differ on a worker, or, if `left`, which marks of verl 0.9 outlive a transfer."""
     module = import_engine()
     draw = random.Random(seed)
     quiet = SimpleNamespace(synchronize=lambda: None, empty_cache=lambda: None)

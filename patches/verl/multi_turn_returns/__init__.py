@@ -1,7 +1,4 @@
-"""`verl.multi-turn-returns`: REINFORCE++ credits the turns before an observation too.
-
-verl's own estimator runs on responses whose tokens of the policy have been moved together.
-"""
+"""`verl.multi-turn-returns`: REINFORCE++ runs on responses whose tokens of the policy are moved together."""
 
 from functools import wraps
 from typing import Any

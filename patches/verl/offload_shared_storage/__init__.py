@@ -1,7 +1,4 @@
-"""`verl.offload-shared-storage`: offloading a model frees no storage that another tensor holds.
-
-verl looks at size and layout. Here torch and Python are asked as well, who count the holders of a tensor.
-"""
+"""`verl.offload-shared-storage`: who holds a tensor and its storage is asked before an offload frees it."""
 
 import warnings
 from typing import Any

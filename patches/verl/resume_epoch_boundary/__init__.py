@@ -1,8 +1,7 @@
 """`verl.resume-epoch-boundary`: a job that is resumed after a whole epoch trains on the next one.
 
-A checkpoint is written before the loader has said that its epoch is over, so at the last step its state is
-that of a loader with no batch left. A loader that is given such a state is asked for a batch at once. That
-ends the epoch as in the saved job, and samplers go on with their order.
+A checkpoint is written before the loader has said that its epoch is over. A loader that is given such a state
+is asked for a batch at once: that ends the epoch as in the saved job, and samplers go on with their order.
 """
 
 from typing import Any
@@ -41,10 +40,7 @@ def load(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _is_at_the_end(loader: Any) -> bool:
-    """Return whether a loader has no batch left. To ask finishes the epoch.
-
-    torch's generator, which a new iterator draws from, is restored.
-    """
+    """Return whether a loader has no batch left, which ends its epoch. torch's generator is put back."""
     import torch
 
     state = torch.get_rng_state()

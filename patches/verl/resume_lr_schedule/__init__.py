@@ -1,8 +1,7 @@
 """`verl.resume-lr-schedule`: a job on Megatron goes on with its learning rate schedule where it was saved.
 
 One setting of verl decides both whether the scheduler is loaded and whose hyper-parameters count. It is on
-only while a checkpoint is loaded. The scheduler was made with it off, so it keeps the hyper-parameters of the
-configuration and takes the count of steps.
+only while a checkpoint is loaded: the scheduler, made with it off, takes just the count of steps.
 """
 
 from contextvars import ContextVar

@@ -1,7 +1,6 @@
 """A resumed schedule goes on, by the settings that there are now.
 
-The manager is verl's, the scheduler is Megatron's, and the checkpoint is written to disk and read again. The
-optimizer has nothing but its learning rate.
+The manager is verl's, the scheduler Megatron's, and the checkpoint is on disk. The optimizer is a stand-in.
 """
 
 import math
@@ -165,10 +164,7 @@ def _wrong(draw: random.Random, folder: Path) -> str:
 
 
 def _load_with_fsdp(run: _Run, optimizer: _Optimizer, scheduler: Any, folder: Path) -> None:
-    """Load as with Megatron-FSDP, whose reader, of a package that is not here, is stood in for.
-
-    Like that reader with its defaults, it keeps what it was given of anything that the checkpoint has not.
-    """
+    """Load as with Megatron-FSDP, with a stand-in for its reader, which keeps what the checkpoint has not."""
     saved = {"model": {}, "optimizer": optimizer.sharded_state_dict(), "rng_state": {}}
     if scheduler is not None:
         saved["lr_scheduler"] = scheduler.state_dict()

@@ -87,10 +87,7 @@ def _is_on(settings: Any) -> bool:
 
 
 def _balanced(data: Any, ranks: int) -> Any:
-    """Return a TensorDict with its rows in the order in which `ranks` contiguous shares are equal work.
-
-    Rows that do not divide by the ranks stay as they are: verl refuses them when it splits them.
-    """
+    """Return a TensorDict in balanced order, or as it is if the ranks do not divide its rows."""
     import torch
     from verl.utils import tensordict_utils as tu
     from verl.utils.seqlen_balancing import calculate_workload

@@ -1,9 +1,7 @@
 """`verl.strict-token-budget`: no micro-batch over `max_token_len`, and all ranks agree how many there are.
 
-Number and partitions are settled before verl's `rearrange_micro_batches` runs: it takes the number as
-`min_num_micro_batch`, and the partitions from `get_seqlen_balanced_partitions`. The ranks settle the number
-in verl's own all-reduce of one integer. A rank that cannot go on asks for more micro-batches than anybody has
-samples, and all ranks raise.
+Number and partitions are settled before verl's `rearrange_micro_batches` runs, in verl's own all-reduce of
+one integer. A rank that cannot go on asks for more micro-batches than anybody has samples, and all raise.
 """
 
 import warnings
@@ -105,9 +103,8 @@ def measure(
 ) -> tuple[int, int, list[int], list[int]]:
     """Return the number of samples, the tokens of the longest, and tokens and workload of each group.
 
-    `input_ids` are nested [samples, tokens], or padded to the width of `attention_mask`, which is then the
-    tokens of the longest. `workload` is of tokens per sample, int64 [samples]. There are no groups if their
-    size does not divide the samples.
+    `input_ids` are nested [samples, tokens], or padded to the width of `attention_mask`, which then is the
+    longest. `workload` is of int64 [samples]. There are no groups if their size does not divide the samples.
     """
     import torch
 

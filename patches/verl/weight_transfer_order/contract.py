@@ -1,11 +1,10 @@
-"""Weights are read once the device has written them.
-
-The stand-in for a device finishes nothing before somebody waits for it, and the reader reads at once.
-"""
+"""Weights are read once the device has written them: its stand-in does nothing until somebody waits."""
 
 import asyncio
+import importlib.util
 import random
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
@@ -67,9 +66,13 @@ def _meta(module: Any, name: str, weight: Any) -> Any:
 
 def import_engine() -> Any:
     """Return the module of the engine, with stand-ins for packages that are not installed."""
+    for name, kind in (("cupy", "ndarray"), ("zmq", "Socket")):
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            sys.modules[name] = ModuleType(name)
+            setattr(sys.modules[name], kind, type(kind, (), {}))
     from overlay.compat.verl_imports import imported
 
-    return imported("verl.checkpoint_engine.nccl_checkpoint_engine", "cupy", "zmq")
+    return imported("verl.checkpoint_engine.nccl_checkpoint_engine")
 
 
 CONTRACT = Contract(check=with_patches(wrong, "verl.weight-transfer-order"), before=("verl.protocol",))

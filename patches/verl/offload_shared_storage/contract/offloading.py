@@ -1,9 +1,7 @@
 """Offloading drawn models: what is lost, and when memory is freed.
 
-There is no device here: what stands for one is that tensors say so, and that `.to("cpu")` copies, as it does
-from a device. Everything else, parameters, gradients and storages, is torch's. Nothing stands for anything
-where what is on the CPU already is offloaded. What would be read from a storage that is gone is not read, and
-comes out as nan.
+There is no device here: what stands for one is that tensors say so, and that `.to("cpu")` copies. All else is
+torch's. What would be read from a storage that is gone is not read, and comes out as nan.
 """
 
 import random
@@ -28,10 +26,7 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 
 class Device(TorchFunctionMode):
-    """Tensors say that they are on a device, and `.to("cpu")` copies.
-
-    It records the bytes of the watched storages that are there at each copy.
-    """
+    """Tensors say that they are on a device, `.to("cpu")` copies, and what is live is noted at each copy."""
 
     def __init__(self, watched: list[StorageWeakRef]) -> None:
         super().__init__()
@@ -135,10 +130,7 @@ def _offloaded(module: Any, model: torch.nn.Module) -> list[str]:
 
 
 def import_verl() -> Any:
-    """Return the module that offloads, with nothing to empty for want of a device, and no collector.
-
-    What is freed is then freed for want of references.
-    """
+    """Return the module that offloads, without a collector: what is freed is for want of references."""
     torch.cpu.empty_cache = lambda: None  # type: ignore[attr-defined]
     module = imported("verl.utils.megatron_utils")
     module.gc = SimpleNamespace(collect=lambda: 0)

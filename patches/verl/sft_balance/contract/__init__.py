@@ -1,8 +1,4 @@
-"""What `verl.sft-balance` is held to: upstream's samples, gradient and loss, and more even ranks.
-
-`trainer_runs` runs verl's trainer with the patch and without, and `judge` says what does not hold. `stand_in`
-has what there is none of on a CPU.
-"""
+"""What `verl.sft-balance` is held to: upstream's samples, gradient and loss, and more even ranks."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""verl's SFT trainer on a local Ray cluster, with and without overlay; prints what it found as JSON.
-
-A program of its own: the release is first on the path, here and in the workers.
-"""
+"""verl's SFT trainer on a local Ray cluster, with and without overlay; prints what it found as JSON."""
 
 import argparse
 import contextlib
