@@ -90,7 +90,7 @@ class _Parts:
         for parts in (exchange(one, two, self.costs), halves(one + two, self.costs)):
             costs = [total(part, self.costs) for part in parts]
             apart = abs(costs[0] - costs[1])
-            if apart < least and self.hold(parts, costs):
+            if apart < least and holds(parts, self.lengths, self.cap):
                 least, changed = apart, True
                 self.partitions[low], self.partitions[high] = parts
                 self.totals[low], self.totals[high] = costs
@@ -98,12 +98,6 @@ class _Parts:
             for place in (low, high):
                 self.rising[place] = sorted([self.costs[index] for index in self.partitions[place]])
         return changed
-
-    def hold(self, parts: Sequence[Sequence[int]], costs: Sequence[Number]) -> bool:
-        """Tell whether two parts hold the cap."""
-        if self.costs is not self.lengths:
-            return holds(parts, self.lengths, self.cap)
-        return all(len(part) == 1 or cost <= self.cap for part, cost in zip(parts, costs, strict=True))
 
 
 def closer(low: list[Number], high: list[Number], gap: Number) -> bool:

@@ -74,8 +74,7 @@ PATCH = Patch(
     changes=("memory", "numbers"),
     met="--use-dynamic-batch-size with --balance-by-flops. Sums over other micro-batches round otherwise.",
     upstream=("THUDM/slime#1951",),
-    evidence="miles' own packing without --balance-by-flops keeps max_tokens_per_gpu, beyond which memory "
-    "runs out. Sums over micro-batches are the same up to rounding.",
+    evidence="miles' own packing without --balance-by-flops keeps max_tokens_per_gpu.",
     targets=one_target(
         MILES,
         variant(

@@ -93,8 +93,7 @@ PATCH = Patch(
     "and all ranks enter the same collectives. Logits that are not float32 and --true-on-policy-mode are "
     "left to miles.",
     changes=("memory",),
-    met="The policy and SFT losses on float32 logits, without --true-on-policy-mode. Numbers change by "
-    "rounding.",
+    met="Policy and SFT losses on float32 logits. Numbers change by rounding.",
     upstream=("THUDM/slime#1788", "THUDM/slime#2123"),
     evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64 "
     "(tests/real/test_loss_memory_ranks.py).",

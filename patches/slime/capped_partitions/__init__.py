@@ -134,12 +134,10 @@ PATCH = Patch(
     "balanced as that allows, and none is empty, except for a single longer sample or a step of too few "
     "samples for Megatron's number. Where slime's own result holds the budget, it is kept.",
     changes=("memory", "numbers"),
-    met="--use-dynamic-batch-size; in 0.3.1 with --balance-by-flops only. Sums over other micro-batches "
-    "round otherwise.",
+    met="--use-dynamic-batch-size, in 0.3.1 with --balance-by-flops. Sums round otherwise.",
     upstream=tuple(f"THUDM/slime#{number}" for number in (1823, 1838, 1839, 1848, 1951)),
     evidence="slime's quick start calls max_tokens_per_gpu the maximum per GPU, which only a single longer "
-    "sample exceeds, and its commit 286750a (#1823) split under it. Sums over micro-batches are the same up "
-    "to rounding.",
+    "sample exceeds, and its commit 286750a (#1823) split under it.",
     targets=one_target(
         SLIME,
         variant("0.1-0.2", *_BEFORE_0_3),

@@ -58,8 +58,7 @@ PATCH = Patch(
     "options are lost, and the watchdog stops a job in which a rank waits longer than torch's 10 minutes. "
     "With the patch each group is made as it was at first.",
     changes=("crashes",),
-    met="Offloaded training (--offload-train, --colocate) with a --distributed-timeout-minutes other than "
-    "10, or NCCL options.",
+    met="Offloaded training with another --distributed-timeout-minutes than 10, or NCCL options.",
     upstream=("radixark/miles#1594",),
     evidence="slime's commit fb42ae4 (#2208, in 0.3.1) remakes each group with its first arguments.",
     targets=one_target(

@@ -75,15 +75,14 @@ PATCH = Patch(
     revision=2,
     summary="The gradient below Gated DeltaNet layers is that of one process, under CP and under TP",
     why="slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank. Since 0.2.4 the "
-    "backward drops the gradient that a rank returns to the tokens of other context parallel ranks: "
-    "everything below such a layer silently trains on a wrong gradient. From 0.2.0 to 0.2.3 each such layer "
-    "multiplies it by the tensor parallel size under sequence parallelism. With the patch it is that of one "
-    "process in both.",
+    "backward drops the gradient that a rank returns to the tokens of other context parallel ranks: all "
+    "below such a layer silently trains on a wrong gradient. From 0.2.0 to 0.2.3 each such layer multiplies "
+    "it by the tensor parallel size under sequence parallelism. With the patch it is one process's.",
     changes=("numbers",),
     met="Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before "
     "it tensor parallelism with --sequence-parallel.",
     upstream=("THUDM/slime#1748",),
-    evidence="The gradient is that of one process in float64 with the same layer on all tokens, on ranks of "
+    evidence="The gradient is that of one process in float64 with the same layer on all tokens, under "
     "context, tensor and sequence parallelism (tests/real/test_hf_attention.py).",
     targets=one_target(
         SLIME,

@@ -25,7 +25,7 @@ PATCH = Patch(
     "mattered. With this one, each call of the logger also gets overlay.metrics(): the figures of the "
     "patches that were reached in the process that logs.",
     changes=("safety",),
-    met="OVERLAY_METRICS=1. It changes no number of a job: more names are logged.",
+    met="OVERLAY_METRICS=1.",
     upstream=("THUDM/slime#801",),
     opt_in=True,
     switch="OVERLAY_METRICS",

@@ -62,11 +62,9 @@ PATCH = Patch(
     "generate function brings none, the job ends in TypeError: 'NoneType' object is not iterable. With the "
     "patch the lengths are those of the loss masks, and there is no extra forward pass.",
     changes=("crashes",),
-    met="One training step per rollout with a policy loss and no KL in the rewards, and a generate function "
-    "that brings no rollout_log_probs.",
+    met="One step per rollout, a policy loss, no KL in the rewards, and no rollout_log_probs.",
     upstream=("THUDM/slime#1976", "THUDM/slime#1897"),
-    evidence="The advantages are those that the same rollout has with log-probabilities, of which slime 0.3 "
-    "reads only the lengths.",
+    evidence="slime 0.3 reads only the lengths there: the advantages are those that log-probs give.",
     targets=one_target(
         SLIME,
         variant("0.3", replaced(_TRAIN, make_train_actor), _ADVANTAGES, *_SLICES),

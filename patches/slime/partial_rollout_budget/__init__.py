@@ -52,8 +52,7 @@ PATCH = Patch(
     changes=("numbers", "memory"),
     met="--partial-rollout with slime's own generate function, or its streaming one.",
     upstream=("THUDM/slime#2261",),
-    evidence="slime's commit 26e859a (after 0.3.1) takes the response that there is off the budget, as 0.2 "
-    "did.",
+    evidence="slime's commit 26e859a (after 0.3.1) takes the response off the budget, as 0.2 did.",
     targets=one_target(
         SLIME,
         variant("286750aa3", replaced(_GENERATE, make_generate), Absent(site=_STREAMING)),

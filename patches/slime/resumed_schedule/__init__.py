@@ -51,8 +51,7 @@ PATCH = Patch(
     "learning rate of its end, and warm-up is skipped. With the patch the schedule stays where the "
     "checkpoint had it; one that was not loaded (--no-load-optim) stands where slime puts it.",
     changes=("numbers",),
-    met="A run that resumes from a checkpoint with its optimizer, with a learning rate or weight decay that "
-    "changes.",
+    met="A resume with its optimizer, with a learning rate or weight decay that changes.",
     upstream=("THUDM/slime#1775",),
     evidence="slime's commit f9f7b56 (in 0.2.4) takes the second advance out.",
     targets=one_target(SLIME, variant("0.2.2", replaced(_INITIALIZE, make_initialize))),

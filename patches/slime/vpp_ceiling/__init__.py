@@ -104,8 +104,7 @@ PATCH = Patch(
     changes=("memory", "crashes"),
     met="--use-dynamic-batch-size with virtual pipeline stages.",
     upstream=("THUDM/slime#1823", "THUDM/slime#1848", "THUDM/slime#1951"),
-    evidence="Megatron refuses a number that is no multiple of the group size. slime's commit 286750a "
-    "(#1823) rounds up, and so does its schedule since 0.3.0.",
+    evidence="Megatron refuses any other number. slime's commit 286750a and 0.3.0 round up too.",
     requires=("slime.capped-partitions",),
     targets=one_target(
         SLIME,

@@ -56,8 +56,7 @@ PATCH = Patch(
     changes=("numbers", "hangs"),
     met="--normalize-advantages with a context parallel size above 1, or with advantages far from 0.",
     upstream=("THUDM/slime#2235",),
-    evidence="slime's commit dd7f037 (after 0.3.1) asks the same group on every rank; the result is that of "
-    "one process in float64.",
+    evidence="slime's commit dd7f037 (after 0.3.1) asks the same group; the result is float64's.",
     targets=one_target(
         SLIME,
         variant(

@@ -34,8 +34,7 @@ PATCH = Patch(
     "first micro-batch of each mini-batch is divided by the tokens of the mini-batch before, and the very "
     "first one by its own, so the gradient depends on how the batch is cut. With the patch the numbers of "
     "the batch are noted first, as in verl 0.9.",
-    evidence="verl 0.9.0 writes the numbers of the batch before the loss reads them (#7225). The contract "
-    "compares gradients with one process in float64, and holds on 0.9.1 without the patch.",
+    evidence="verl 0.9.0 notes the numbers of the batch first too (#7225). Gradients are float64's.",
     changes=("numbers",),
     met="distillation.enabled=True.",
     upstream=("verl-project/verl#7225", "verl-project/verl#7200"),

@@ -51,8 +51,7 @@ PATCH = Patch(
     "micro-batches, with LoRA and gradient checkpointing by the embedding of each token, until the update "
     "runs out of it. With the patch, as in verl 0.9, outputs are detached, and in training dropped. Losses, "
     "gradients and outputs stay the same. An engine of your own with another step or loop is left alone.",
-    evidence="verl 0.9.0 detaches outputs too (#6699, #6984). The contract compares losses, gradients and "
-    "outputs with those of one batch in float64.",
+    evidence="verl 0.9.0 detaches outputs too (#6699, #6984). Losses and gradients are float64's.",
     changes=("memory",),
     met="Training with verl's FSDP engine and more than one micro-batch in a mini-batch.",
     upstream=("verl-project/verl#6699", "verl-project/verl#6984"),

@@ -73,11 +73,9 @@ PATCH = Patch(
     "them again in the next forward pass. No value changes. Master weights in float16 stay, because "
     "Transformer Engine needs a scale on the device to save them. verl 0.6 and the legacy workers (0.7 with "
     "use_legacy_worker_impl other than disable), which offload in many places, are left alone.",
-    evidence="verl 0.9.0 moves master weights and drops the FP8 copies too (#6635, #6952). The contract "
-    "compares each value before and after.",
+    evidence="verl 0.9.0 moves master weights and drops the FP8 copies too (#6635, #6952).",
     changes=("memory",),
-    met="Offloading with Megatron (param_offload, optimizer_offload), and use_precision_aware_optimizer or "
-    "FP8 of Transformer Engine.",
+    met="Offloading with Megatron, and use_precision_aware_optimizer or FP8 of Transformer Engine.",
     upstream=("verl-project/verl#6635", "verl-project/verl#6952"),
     targets=one_target(
         VERL,

@@ -25,7 +25,7 @@ PATCH = Patch(
     "patches that were reached in the process that logs.",
     evidence="It mends nothing: it adds the figures of the patches to what verl logs.",
     changes=("safety",),
-    met="OVERLAY_METRICS=1. It changes no number of a job: more names are logged.",
+    met="OVERLAY_METRICS=1.",
     upstream=("verl-project/verl#74",),
     opt_in=True,
     switch="OVERLAY_METRICS",

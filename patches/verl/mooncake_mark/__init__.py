@@ -74,8 +74,7 @@ PATCH = Patch(
     "may still be loading the bucket: then the first elements of a weight are the mark, with no error. With "
     "the patch a worker copies the weights under these bytes, mostly one per bucket, before the next worker "
     "can write there. The last worker, and a single one, copy nothing.",
-    evidence="verl 0.9.0 gives the mark a place outside the weights (#6813). The contract compares what each "
-    "worker loads with what was sent, to the bit.",
+    evidence="verl 0.9.0 gives the mark a place outside the weights (#6813).",
     changes=("numbers",),
     met="Weights that are sent to two or more separate rollout workers by the checkpoint engine `mooncake`.",
     upstream=("verl-project/verl#6813",),

@@ -56,11 +56,9 @@ PATCH = Patch(
     "out, as from verl 0.9.0 on; without a gap in the mask nothing changes. A reward on a token that is left "
     "out is dropped, as in every release. Code of your own that calls the function directly, or takes it out "
     "of ADV_ESTIMATOR_REGISTRY, gets verl's.",
-    evidence="verl 0.9.0 changed the estimator to the same effect (#7278, #7300): the contract holds on "
-    "0.9.1 without the patch.",
+    evidence="verl 0.9.0 changed the estimator to the same effect (#7278, #7300).",
     changes=("numbers",),
-    met="algorithm.adv_estimator=reinforce_plus_plus, and rollouts of several turns, with tools or users "
-    "between, or rejection of single tokens.",
+    met="adv_estimator=reinforce_plus_plus, with rollouts of several turns or rejection of single tokens.",
     upstream=("verl-project/verl#7278", "verl-project/verl#7300"),
     targets=one_target(
         VERL,

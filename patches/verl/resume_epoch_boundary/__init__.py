@@ -64,10 +64,8 @@ PATCH = Patch(
     "over before it begins, and a job whose last epoch it is ends with exit code 0, undertrained. That is so "
     "for SFT in all releases, and for RL in verl 0.7 and in main_ppo_sync of verl 0.8. With the patch the "
     "resumed job sees the batches that it would have seen without a break, in their order. verl's other RL "
-    "trainer leaves the state out there from 0.8 on, and repeats the order of the first epoch: it is left at "
-    "that.",
-    evidence="The contract compares the batches of a resumed job with those of one that was not stopped. "
-    "verl#7974, which is open, does the same for SFT.",
+    "trainer, which leaves the state out there from 0.8 on, repeats the order of the first epoch still.",
+    evidence="A resumed job sees the batches of one that was not stopped, as in verl#7974 (open) for SFT.",
     changes=("numbers",),
     met="A resume from a checkpoint of the last step of an epoch, such as of save_freq=after_each_epoch.",
     upstream=("verl-project/verl#7401", "verl-project/verl#5725", "verl-project/verl#7974"),

@@ -86,9 +86,8 @@ PATCH = Patch(
     "takes the peak and the least rate from the optimizer that is loaded, with the patch or without.",
     opt_in=True,
     evidence="verl's page on checkpoints says that their contents, the learning rate schedule among them, "
-    "mean the same on FSDP and Megatron, and FSDP restores it. Its page of settings says that the scheduler "
-    "is loaded if use_checkpoint_opt_param_scheduler is set: a job that leaves it off may want a new "
-    "schedule.",
+    "mean the same on FSDP and Megatron, and FSDP restores it. By its page of settings the scheduler is "
+    "loaded if use_checkpoint_opt_param_scheduler is set: without it, a job may want a new schedule.",
     changes=("numbers",),
     met="A resume on Megatron that loads the optimizer and extra without use_checkpoint_opt_param_scheduler, "
     "of a learning rate that is not constant.",

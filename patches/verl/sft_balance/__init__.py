@@ -164,12 +164,11 @@ PATCH = Patch(
     summary="SFT on Ray: data parallel ranks that get equal work",
     why="verl 0.7's SFT trainer on Ray gives each data parallel rank whatever samples come next, so that all "
     "wait for the rank that drew the long ones. With the patch the rows of each global batch are reordered "
-    "before they are handed out: the same samples, as many for each rank, with work by verl's own estimate "
-    "as equal as swaps can make it, unless trainer.balance_batch is false. verl 0.8 and 0.9 do so "
-    "themselves, but slowly (they count the lengths twice and partition a float tensor), unevenly where few "
-    "samples are far longer than the rest, and by the padding of padded rows; the patch replaces that. The "
-    "SPMD trainer (verl.trainer.sft_trainer) is left alone: each of its ranks has a loader of its own, and "
-    "no length is known before a sample is loaded.",
+    "before they are handed out: as many samples for each rank, with work by verl's own estimate as equal as "
+    "swaps can make it, unless trainer.balance_batch is false. verl 0.8 and 0.9 do so themselves, but slowly "
+    "(they count the lengths twice and partition a float tensor), unevenly where few samples are far longer "
+    "than the rest, and by the padding of padded rows; the patch replaces that. In the SPMD trainer "
+    "(verl.trainer.sft_trainer), which is left alone, each rank has a loader of its own.",
     evidence="verl 0.8.0 balances the ranks of SFT by default (#5679). The contract runs verl's trainer with "
     "the patch and without, and compares samples, gradients and losses.",
     changes=("speed", "numbers"),
