@@ -1,36 +1,19 @@
-"""`miles.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient.
-
-The computation is that of `slime.loss-memory`. Logits that are not float32, as FSDP has them, and the mode
-that repeats the rollout engine bit by bit are left to the original.
-"""
+"""`miles.loss-memory`: what `slime.loss-memory` computes, on float32 logits."""
 
 from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import MILES
-from overlay.effect import Figure, effect
 from overlay.patch import Calls, Patch, around, one_target, replaced, variant
 from overlay.patches._packed_loss.attachment import true_arguments, unattached
-from overlay.patches._packed_loss.compute import make_compute
+from overlay.patches._packed_loss.compute import effect_of, make_compute
 
 _HUB = "miles.backends.training_utils.loss_hub"
 _LOSS = "miles.backends.training_utils.loss:loss_function"
 _LOSSES = f"{_HUB}.losses"
 _LOG_PROBS = f"{_HUB}.logit_processors:get_log_probs_and_entropy"
 _CP = "miles.backends.training_utils.cp_utils"
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    Figure(
-        name="kept_out",
-        says="the logits of response rows, most at once, of which miles keeps a copy",
-        unit="bytes",
-        combine="max",
-    ),
-    did="took the loss of",
-    always=True,
-    then="at least {kept_out} less at the peak",
-)
+EFFECT = effect_of(__name__, "miles")
 
 
 class _AsSlime:
@@ -107,11 +90,10 @@ PATCH = Patch(
     why="miles copies the logits of every response for the log-probabilities and again for the entropy, and "
     "keeps a softmax for the backward: up to three times the logits on top of them. With the patch the "
     "forward keeps a few numbers for each row, the backward computes the rest again in the gradient itself, "
-    "and all ranks enter the same collectives whether or not they have a response token. Logits that are not "
-    "float32 and --true-on-policy-mode are left to miles.",
+    "and all ranks enter the same collectives. Logits that are not float32 and --true-on-policy-mode are "
+    "left to miles.",
     changes=("memory",),
-    met="The policy and SFT losses on float32 logits, without --true-on-policy-mode. Numbers change by "
-    "rounding.",
+    met="Policy and SFT losses on float32 logits. Numbers change by rounding.",
     upstream=("THUDM/slime#1788", "THUDM/slime#2123"),
     evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64 "
     "(tests/real/test_loss_memory_ranks.py).",
