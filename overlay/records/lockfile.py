@@ -67,7 +67,7 @@ def _lines(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
     """Return the lines of a table: its texts and numbers, and then the tables in it, under their paths."""
     named = bool(path) and path[-1] in _NAMES
     lines = [
-        f"{_quoted(key) if named else key} = {value if isinstance(value, int) else _quoted(value)}"
+        f"{quoted(key) if named else key} = {value if isinstance(value, int) else quoted(value)}"
         for key, value in table.items()
         if isinstance(value, (str, int))
     ]
@@ -81,7 +81,7 @@ def _lines(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a basic string of TOML: that of JSON, with one more character that has to be escaped."""
     import json
 

@@ -302,7 +302,7 @@ class Engine:
 
     def decided(self) -> list[Verdict]:
         """Return the verdicts on what is enabled here."""
-        return self._session.decided() if self._session is not None else []
+        return self._session.verdicts() if self._session is not None else []
 
     def statement(self) -> Statement:
         """Return what this process says of itself to other ranks."""

@@ -18,11 +18,12 @@ import argparse
 import os
 import sys
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.source.decide import decide
 from overlay.source.registry import load_patches, tables
-from overlay.source.table import Row, Table
+from overlay.source.table import NAME, Row, Table, read
 from overlay.verdict import LOUD
 from progress import tracked
 from records._drift_history import CommitTree, HistoryError, Repository
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 HISTORIES = ("slime@main", "verl@main", "megatron@main", "megatron@dev")
 DAY = 86400
+PATCHES = Path(__file__).resolve().parents[2] / "patches"
 TABLES = ("today", "frozen", "weekly")
 #: How the tag of a release is named, by the name that a source has before its version.
 _TAGS = {"slime": "{}", "verl": "v{}", "megatron-core": "core_v{}", "megatron": "{}"}
@@ -215,7 +217,7 @@ def measured(history: str, options: argparse.Namespace) -> str:
         known: Table = (
             tables()
             if options.table == "today"
-            else out_by(repository, period[0], tables().of(f"{project}."), releases.read())
+            else out_by(repository, period[0], Table(read(str(PATCHES / project / NAME))), releases.read())
         )
         weekly = options.table == "weekly"
         found = walk(repository, branch or "main", paths, patches, period, known, weekly=weekly)

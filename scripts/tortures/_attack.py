@@ -133,9 +133,8 @@ class Made(NamedTuple):
 def breaking(condition: Calls, tree: Tree) -> Iterator[Made]:
     """Yield the mutants in which what a condition asks for is not so any more."""
     (bound,) = tree.nodes(condition.site)
-    parsed = tree._parse(split_site(condition.site)[0])
+    parsed = tree._parsed(split_site(condition.site)[0]).tree
     assert isinstance(bound, ast.stmt)
-    assert parsed is not None
     kept = pickle.dumps(bound)
     for kind, change in _breaking.breaking(condition).items():
         new = change(pickle.loads(kept), condition)  # noqa: S301 -- as below
@@ -147,8 +146,8 @@ def mutants_of(
 ) -> Iterator[Made]:
     """Yield mutants of a site, one of each kind that there can be."""
     bound = tree.nodes(site)[:1]
-    parsed = tree._parse(split_site(site)[0])
-    if not bound or parsed is None or not isinstance(bound[0], ast.stmt):
+    parsed = tree._parsed(split_site(site)[0]).tree
+    if not bound or not isinstance(bound[0], ast.stmt):
         return
     old = _statement_at(parsed, bound[0])
     is_import = isinstance(old, (ast.Import, ast.ImportFrom))

@@ -1,6 +1,7 @@
 """The arguments of a job decide which known defects it is told of: none is named that they exclude."""
 
 import random
+from collections.abc import Mapping
 from types import SimpleNamespace
 
 from overlay.patch import Contract
@@ -30,7 +31,7 @@ def wrong(seed: str) -> str:
     with cuda_on_cpu(), no_triton():
         from megatron.training import global_vars
 
-    def told(arguments: dict[str, object]) -> set[str]:
+    def told(arguments: Mapping[str, object]) -> set[str]:
         args = SimpleNamespace(**arguments)
         global_vars._GLOBAL_ARGS = None
         global_vars.set_args(args)
@@ -44,7 +45,7 @@ def wrong(seed: str) -> str:
     draw = random.Random(seed)
     if found := told(QUIET):
         return f"a job with nothing switched on is told of {sorted(found)}"
-    loud = told(QUIET | LOUD)
+    loud = told({**QUIET, **LOUD})
     if not loud:
         return "a job with everything switched on is told of nothing"
     switched = {name: value for name, value in LOUD.items() if draw.random() < 0.5}

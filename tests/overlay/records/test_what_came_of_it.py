@@ -124,7 +124,7 @@ def test_what_was_never_reached_is_said(program: Path) -> None:
 
 def test_the_end_takes_five_lines_at_most() -> None:
     def patch(name: str, **values: int) -> PatchStatus:
-        effect = Effect(of="call", figures=(), values=values)
+        effect = Effect(of="call", figures=(), values={**values})
         return PatchStatus(patch=name, revision=1, state="applied", effect=effect)
 
     always = patch("up.always", changed=1)
