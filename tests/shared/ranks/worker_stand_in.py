@@ -27,14 +27,15 @@ from verl.workers.config import model as model_config
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.megatron import transformer_impl
 
-from overlay.compat import cpu_engine
+from overlay.compat import cpu_engine, verl_imports
 from overlay.compat.cuda_on_cpu import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-with cpu_engine._web_servers():
-    from verl.workers import engine_workers
+verl_imports.stand_in_for("fastapi", "uvicorn")
+
+from verl.workers import engine_workers  # noqa: E402
 
 #: What the ranks of a model share in each of verl's engine configurations.
 _CONFIG = Path(trainer.__file__).parent / "config"
