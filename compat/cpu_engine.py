@@ -280,8 +280,8 @@ def build_engine(
     layers.submodules.self_attention.submodules.core_attention = shape.core_attention
     if sequence_parallel:
         layers.submodules.input_layernorm = layers.submodules.pre_mlp_layernorm = SequenceParallelNorm
-        specs = [layers] * get_num_layers_to_build(config)
-        layers = TransformerBlockSubmodules(layer_specs=specs, layer_norm=SequenceParallelNorm)
+        built = [layers] * get_num_layers_to_build(config)
+        layers = TransformerBlockSubmodules(layer_specs=built, layer_norm=SequenceParallelNorm)
     parts = []
     for stage in range(virtual or 1):
         place = {"ignore_virtual": False, "vp_stage": stage} if virtual else {}

@@ -101,6 +101,6 @@ def test_what_cannot_be_understood_is_said(words: list[str], tmp_path: Path) -> 
 
 
 def test_what_megatron_s_tests_take_for_granted_of_python_is_there() -> None:
-    code = "import overlay.compat.python_312; from typing import override; override(print)"
+    code = "import overlay.compat.pytest_megatron_suite; from typing import override; override(print)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
