@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heapreplace
-from itertools import groupby, product
+from itertools import groupby
 
 from overlay.patches._dynamic_cp.cost import sequence_cost, start_cost
 from overlay.patches._dynamic_cp.plan import Plan, allowed_sizes, check_longest, plan_uniform
@@ -23,8 +23,6 @@ MicroBatch = tuple[list[int], Plan]
 
 #: Ranks wait for a plan, so all cuts together look at no more sequences than this, or only one cut is made.
 MOST = 8_000
-#: How many exchanges of two sequences are looked at in a cut.
-TRIES = 4_000
 #: How many numbers of micro-batches are tried, from the least that hold all tokens.
 NUMBERS = 3
 
@@ -74,8 +72,7 @@ def plan_step(lengths: Sequence[int], ranks: int, cap: int, budget: int) -> list
             f"ranks hold max_token_len_per_gpu={budget} tokens each. Raise max_token_len_per_gpu, use more "
             "data parallel ranks, or shorten or drop the sequence."
         )
-    cuts = [*_cuts(lengths, ranks, min(cap, budget), budget)]
-    return _placed(_shortest(cuts, lengths, min(cap, budget), budget), ranks)
+    return _placed(min(_cuts(lengths, ranks, min(cap, budget), budget), key=takes), ranks)
 
 
 def plan_mixed(lengths: Sequence[int], ranks: int, cap: int, budget: int | None = None) -> Plan:
@@ -89,7 +86,7 @@ def plan_mixed(lengths: Sequence[int], ranks: int, cap: int, budget: int | None 
     if most >= 1 and sum(lengths) <= ranks * most:
         cuts = [step for step in _cuts(lengths, ranks, min(cap, most), most) if len(step) == 1]
         if cuts:
-            ((_, plan),) = _placed(_shortest(cuts, lengths, min(cap, most), most), ranks)
+            ((_, plan),) = _placed(min(cuts, key=takes), ranks)
             return plan
     return plan_uniform(lengths, ranks, cap, budget)
 
@@ -158,36 +155,6 @@ def equal_parts(lengths: Sequence[int], ranks: int, size: int, budget: int) -> S
             members = sorted((_subgroup(size, part, lengths) for part in parts), key=lambda one: -one.load)
             return [members[first : first + beside] for first in range(0, len(members), beside)]
     return []
-
-
-def exchange(members: list[Subgroup], lengths: Sequence[int], room: int, budget: int, tries: int) -> None:
-    """Shorten a micro-batch in place: its slowest subgroup gives a sequence away, for a shorter one or none.
-
-    It does so for as long as that helps, and looks at about `tries` exchanges. No subgroup ends up empty, or
-    over what its ranks hold. Lengths, room and budget are as in `windows`.
-    """
-    while True:
-        own = max(range(len(members)), key=lambda place: members[place].load)
-        giver, least, found = members[own], members[own].load, None
-        tries -= len(giver.indices) * sum(len(member.indices) + 1 for member in members)
-        if tries < 0:
-            return
-        for place, taker in enumerate(members):
-            for given, back in product(giver.indices, (None, *taker.indices)):
-                more, less = lengths[given], 0 if back is None else lengths[back]
-                fits = more <= taker.size * room and taker.tokens + more - less <= taker.size * budget
-                if less >= more or not fits or (back is None and len(giver.indices) == 1):
-                    continue
-                ours = giver.load - sequence_cost(more, giver.size) + sequence_cost(less, giver.size)
-                theirs = taker.load + sequence_cost(more, taker.size) - sequence_cost(less, taker.size)
-                if max(ours, theirs) < least:
-                    least, found = max(ours, theirs), (place, given, back)
-        if found is None:
-            return
-        other, given, back = found
-        for place, gone, new in ((own, given, back), (other, back, given)):
-            kept = [index for index in members[place].indices if index != gone]
-            members[place] = _subgroup(members[place].size, kept if new is None else [*kept, new], lengths)
 
 
 def _check(lengths: Sequence[int], ranks: int, cap: int) -> None:
@@ -282,14 +249,6 @@ def _best_size(
         if all(one.indices and one.tokens <= size * budget for one in members):
             found.append(members)
     return min(found, key=lambda members: max(one.load for one in members))
-
-
-def _shortest(cuts: Sequence[Step], lengths: Sequence[int], room: int, budget: int) -> Step:
-    """Return the cut that takes least after exchanges within its micro-batches."""
-    for step in cuts:
-        for members in step:
-            exchange(members, lengths, room, budget, TRIES // len(step))
-    return min(cuts, key=takes)
 
 
 def _placed(step: Step, ranks: int) -> list[MicroBatch]:

@@ -17,14 +17,11 @@ from hypothesis import strategies as st
 
 from overlay.patches._dynamic_cp import cost
 from overlay.patches._dynamic_cp.mixed import (
-    Subgroup,
     equal_parts,
-    exchange,
     plan_mixed,
     plan_step,
     smallest_size,
     takes,
-    windows,
 )
 from overlay.patches._dynamic_cp.plan import allowed_sizes, check_plan, plan_uniform
 
@@ -100,36 +97,6 @@ def test_no_step_is_longer_than_one_of_equal_parts(lengths: list[int], ranks: in
     for size in allowed_sizes(ranks):
         if max(lengths) <= size * CAP and (step := equal_parts(lengths, ranks, size, CAP)):
             assert took <= takes(step)
-
-
-@settings(deadline=None)
-@given(LENGTHS, RANKS)
-@example([426, 338, 463, 2 * CAP, 2 * CAP], 2)  # where room for the tokens is not room for the sequence
-def test_exchanges_only_gain_and_keep_count(lengths: list[int], ranks: int) -> None:
-    lengths = fitting(lengths, ranks)
-    step = windows(lengths, ranks, CAP, 2 * CAP)
-    for members in step:
-        before, held = takes([members]), sorted(i for member in members for i in member.indices)
-        exchange(members, lengths, CAP, 2 * CAP, 5000)
-        assert takes([members]) <= before
-        assert sorted(i for member in members for i in member.indices) == held
-    for member in itertools.chain.from_iterable(step):
-        taken = [lengths[index] for index in member.indices]
-        assert member.tokens == sum(taken) <= 2 * CAP * member.size
-        assert max(taken) <= CAP * member.size
-        assert member.load == cost.start_cost(member.size) + sum(
-            cost.sequence_cost(length, member.size) for length in taken
-        )
-
-
-def test_an_exchange_is_found_where_there_is_one() -> None:
-    # Two ranks with room for all, one of which has everything but a token.
-    lengths = [600, 300, 300, 1]
-    members = [Subgroup(1, [], 0, cost.start_cost(1)) for _ in range(2)]
-    for index, length in enumerate(lengths):
-        members[index == 3].add(index, length)
-    exchange(members, lengths, 10_000, 10_000, 1000)
-    assert sorted(member.tokens for member in members) == [600, 601]
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))

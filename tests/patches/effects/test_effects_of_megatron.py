@@ -59,7 +59,7 @@ def test_resumed_weight_decay(draw: random.Random) -> None:
     load = fix("megatron.resumed-weight-decay").load(lambda *_: None, NO_MODULE)
     load(Scheduler(), {})
     load(Scheduler(), {})
-    assert counts.read() == {"calls": 2, "changed": 1, "off": abs(before - after)}
+    assert counts.read() == {"calls": 2, "changed": 1}
 
 
 def test_moe_aux_scale(draw: random.Random) -> None:
