@@ -1,6 +1,7 @@
 """`miles.loss-memory`: what `slime.loss-memory` computes, on float32 logits."""
 
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.projects import MILES
@@ -16,37 +17,26 @@ _CP = "miles.backends.training_utils.cp_utils"
 EFFECT = effect_of(__name__, "miles")
 
 
-class _AsSlime:
-    """miles' module of logits, with the names by which slime's loss is asked."""
+def _as_slime(module: Any) -> Any:
+    """Return miles' module of logits, with the names by which slime's loss is asked."""
+    from miles.backends.training_utils.cp_utils import slice_log_prob_with_cp
 
-    def __init__(self, module: Any) -> None:
-        self.module, self.mpu = module, self
-
-    def get_responses(self, logits: Any, **given: Any) -> Any:
-        return self.module.get_responses(logits, **given)
-
-    def slice_log_prob_with_cp(self, values: Any, total_length: int, response_length: int) -> Any:
-        """Return this rank's slices of the values of a packed response."""
-        from miles.backends.training_utils.cp_utils import slice_log_prob_with_cp
-
-        return slice_log_prob_with_cp(values, total_length, response_length, "thd", None)
-
-    def get_tensor_model_parallel_group(self) -> Any:
-        return self.module.get_parallel_state().tp.group
-
-    def get_context_parallel_group(self) -> Any:
-        return self.module.get_parallel_state().cp.group
-
-    def get_context_parallel_rank(self) -> int:
-        return int(self.module.get_parallel_state().cp.rank)
-
-    def get_context_parallel_world_size(self) -> int:
-        return int(self.module.get_parallel_state().cp.size)
+    return SimpleNamespace(
+        get_responses=module.get_responses,
+        # This rank's slices of the values of a packed response.
+        slice_log_prob_with_cp=lambda *sample: slice_log_prob_with_cp(*sample, "thd", None),
+        mpu=SimpleNamespace(
+            get_tensor_model_parallel_group=lambda: module.get_parallel_state().tp.group,
+            get_context_parallel_group=lambda: module.get_parallel_state().cp.group,
+            get_context_parallel_rank=lambda: int(module.get_parallel_state().cp.rank),
+            get_context_parallel_world_size=lambda: int(module.get_parallel_state().cp.size),
+        ),
+    )
 
 
 def make_log_probs(original: Any, module: Any) -> Any:
     """Build `get_log_probs_and_entropy`."""
-    compute = make_compute(_AsSlime(module), EFFECT)
+    compute = make_compute(_as_slime(module), EFFECT)
 
     def get_log_probs_and_entropy(
         logits: Any,
