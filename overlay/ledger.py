@@ -53,6 +53,21 @@ class PatchStatus(Record):
         return f"waits for {where}" if where else "waits for its modules to be imported"
 
 
+class Met(Record):
+    """A known defect that the job of this process meets, by the settings that its upstream has parsed."""
+
+    defect: str
+    harm: str
+    #: `mended`, `open` or `unknown-source`.
+    state: str
+    #: The settings by which it is met.
+    why: str
+    #: What to do about it; empty where it is mended.
+    way_out: str = ""
+    #: The patch that mends it, or would.
+    patch: str = ""
+
+
 class Status(Record):
     """The ledger of this process, and the settings it runs under."""
 
@@ -69,6 +84,8 @@ class Status(Record):
     half_patched: tuple[str, ...] = ()
     #: Of the selection, the companions that nobody named: one that cannot be applied stops nothing.
     companions: tuple[str, ...] = ()
+    #: The known defects that this job meets, on the rank that says so.
+    met: tuple[Met, ...] = ()
 
     def __str__(self) -> str:
         return self.table()

@@ -14,7 +14,6 @@ from overlay.errors import SelectionError
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.patch import Project
-from overlay.source.obstacle import obstacle
 from overlay.source.registry import COMPAT, PACK
 from overlay.source.shape import split_site
 
@@ -134,7 +133,7 @@ def _check(site: str, tree: Tree) -> None:
         raise SelectionError(f"{site!r} is no function here: {module} defines no {qualname}")
     nodes = tree.nodes(tree.chain(site)[-1])
     plain = any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in nodes)
-    if wrong := obstacle(site, tree) or ("" if plain else f"{site} is no function that Python code defines"):
+    if wrong := tree.obstacle(site) or ("" if plain else f"{site} is no function that Python code defines"):
         raise SelectionError(wrong)
 
 

@@ -121,8 +121,7 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code with which nothing is started, 0 if all is well. Raises what a setting raises."""
-    from overlay.launch.interpreters import ask, interpreter_of, on_path
-    from overlay.launch.startup_file import refusal
+    from overlay.launch.interpreters import ask, interpreter_of, on_path, refusal
 
     path = environ.get("PATH")
     known = interpreter_of(words, path)

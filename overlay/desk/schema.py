@@ -13,8 +13,6 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from overlay.defect import HARMS, Beyond, Defect, Setting
-from overlay.desk.audit import judge
-from overlay.desk.audit.job_settings import ANSWERS, Answer
 from overlay.desk.lock import Locked
 from overlay.desk.new import Written
 from overlay.desk.prove import forked, prove
@@ -24,9 +22,11 @@ from overlay.desk.screen import Cockpit
 from overlay.desk.suite.recipe import Recipe
 from overlay.effect import Effect, Figure
 from overlay.launch.doctor import Check, Checkup
-from overlay.ledger import STATES, PatchStatus, SiteStatus, Status
+from overlay.ledger import STATES, Met, PatchStatus, SiteStatus, Status
 from overlay.model.record import Record
 from overlay.patch import CHANGES, Absent, Calls, Patch, Present, Project, Replacement, Target, Variant
+from overlay.source import judge
+from overlay.source.conditions import ANSWERS, Answer
 from overlay.source.installed import Installed
 from overlay.source.packs import Pack
 from overlay.source.table import Row
@@ -34,7 +34,7 @@ from overlay.verdict import VERDICTS, Plan, SiteFinding, TargetVerdict, Verdict
 
 _RECORDS = (
     Absent, Answer, Beyond, Calls, Check, Checkup, Cockpit, Defect, Effect, Figure, Installed,
-    Locked, Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe,
+    Locked, Met, Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe,
     Replacement, Row, Setting, SiteFinding, SiteStatus, Status, Target, TargetVerdict, Variant, Verdict,
     Written, judge.Finding,
 )  # fmt: skip
@@ -56,7 +56,7 @@ _NAMES: dict[str, Any] = {
 _WORDS: dict[tuple[type[Record], str], tuple[str, ...]] = {
     **{(kind, "verdict"): tuple(VERDICTS) for kind in (Verdict, TargetVerdict, Row)},
     **{(kind, "state"): tuple(STATES) for kind in (PatchStatus, SiteStatus)},
-    **{(kind, "harm"): tuple(HARMS) for kind in (Defect, judge.Finding)},
+    **{(kind, "harm"): tuple(HARMS) for kind in (Defect, Met, judge.Finding)},
     (judge.Finding, "state"): tuple(judge.STATES),
     (Answer, "word"): tuple(ANSWERS),
     (SiteFinding, "expects"): ("known", "present", "absent", "calls"),
@@ -117,6 +117,7 @@ def _commands() -> dict[str, Any]:
         "effects": {"*": {"values": {"*": float}, "processes": int, "told": str}},
         "missing": [int],
         "cut_short": [str],
+        "met": [Met],
         "unreadable": [str],
     }
     return {

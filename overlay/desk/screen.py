@@ -12,7 +12,7 @@ from overlay.launch.doctor import NO, examine
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import table, wrap
 from overlay.source.installed import Installed  # noqa: TC001 -- a field type
-from overlay.source.registry import starting_commands
+from overlay.source.registry import environment
 from overlay.verdict import Verdict  # noqa: TC001 -- a field type
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _next(
         return "overlay audit"
     if wrong:
         pin = f" --pin {_LOCK}" if os.path.isfile(_LOCK) else ""
-        command = next((words for name, words in starting_commands().items() if name in there), _COMMAND)
+        command = next((words for name, words in environment().STARTED.items() if name in there), _COMMAND)
         return f"overlay run{pin} {command}"
     pinned = any(check.name == "pin" and check.answer != "-" for check in checkup.checks)
     return "overlay plan" if pinned else "overlay lock"

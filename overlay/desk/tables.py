@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from overlay.launch.doctor import Checkup
     from overlay.patch import Patch
     from overlay.source.packs import Pack
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
 _GREEN, _RED = "32", "1;31"
@@ -51,13 +51,12 @@ def plan(item: Plan, *, findings: bool) -> str:
         if one not in shown
     )
     parts += [text.wrap(f"left out, {why}: {count}") for why, count in others.items()]
-    parts.append(f"digest {item.digest[:16]}")
     if item.site:
         parts.append(f"in {item.site}")
     return "\n".join(parts)
 
 
-def explanation(patch: Patch, verdict: Verdict, alone: str, table: Tested) -> str:
+def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str:
     """Return what `overlay explain` prints. `alone`: the selection of the patch, and of nothing else."""
     lines = [text.wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", text.wrap(patch.why), ""]
     if patch.changes:
@@ -97,8 +96,6 @@ def checkup(item: Checkup) -> str:
     for check in item.checks:
         first = f"{check.name:<14}{_colour(check.answer, 3)}  "
         lines.append(text.wrap(check.found, " " * 19, first=first))
-    shown = " ".join(check.found for check in item.checks)
-    lines += [text.wrap(f"note: {remark}") for remark in item.remarks if remark not in shown]
     lines += ["", "what to do:" if not item.armed else "next:"]
     lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
     return "\n".join(lines)

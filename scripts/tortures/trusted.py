@@ -30,11 +30,9 @@ from overlay.source.registry import load_patches, mutants, tables
 from progress import tracked
 from records import tested
 from tortures._attack import INSIDE, Attack
-from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
-from tortures._run_contracts import HOLDS, WRONG
+from tortures._run_contracts import CONTRACTS, HOLDS, WRONG, outcomes
 from tortures._same_meaning import same_meaning
-from tortures._start_contracts import outcomes
 from tortures._upstreams import Changed, Pristine, releases
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from overlay.desk.prove import prove
 from overlay.desk.prove.rows import File
 from overlay.model.text import table, wrap
 from overlay.source.decide import version_of
-from overlay.source.registry import recorded_projects
+from overlay.source.registry import environment
 from overlay.source.source import InstalledTree
 from overlay.verdict import APPLY
 
@@ -54,7 +54,7 @@ def run(engine: Engine, arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = secrets.randbelow(2**31) if arguments.seed is None else arguments.seed
     # What a lock records beside the patched projects. None of it is imported.
-    beside = {project.name: version_of(project, InstalledTree()) for project in recorded_projects()}
+    beside = {project.name: version_of(project, InstalledTree()) for project in environment().RECORDED}
     options = prove.Options(seed=seed, seconds=arguments.timeout, beside=beside)
     return (_write if arguments.write else _prove)(engine, arguments, options)
 

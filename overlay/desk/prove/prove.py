@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from overlay.patch import Contract, Patch
     from overlay.source.source import Tree
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
     from overlay.verdict import Verdict
 
 #: What is said of a patch: upstream alone fails its contract, and the patch keeps it; both keep it, as the
@@ -200,7 +200,7 @@ def seeds(first: int) -> list[int]:
 
 
 def tries(
-    wanted: Sequence[tuple[Patch, Verdict]], tree: Tree, table: Tested, options: Options, *, judged: bool
+    wanted: Sequence[tuple[Patch, Verdict]], tree: Tree, table: Table, options: Options, *, judged: bool
 ) -> Iterator[Proof]:
     """Try patches that do not know their source here, and yield what came of each, and the rows for it.
 

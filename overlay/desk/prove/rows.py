@@ -19,7 +19,6 @@ from overlay.errors import OverlayError, SourceError, TrustError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.records.own_digest import of_code
 from overlay.source.decide import decide
-from overlay.source.obstacle import obstacle
 from overlay.source.table import Row, files_digest, is_so, rows_in, said
 from overlay.verdict import APPLY
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from overlay.patch import Patch, Target, Variant
     from overlay.source.source import Tree
-    from overlay.source.table import Said, Tested
+    from overlay.source.table import Said, Table
 
 #: Of the changed sources that a contract was tried on: the share that it may let pass, and how many they must
 #: be, before it may speak for a source that nobody has looked at.
@@ -50,7 +49,7 @@ class Trial(Record):
     absent: tuple[Row, ...] = ()
 
 
-def trial(patch: Patch, tree: Tree, table: Tested, name: str) -> Trial:
+def trial(patch: Patch, tree: Tree, table: Table, name: str) -> Trial:
     """Return what is to be tried of a patch on a source, which a table does not know.
 
     Args:
@@ -110,7 +109,7 @@ def _blank(patch: Patch, target: Target, tree: Tree, name: str) -> Row:
     )
 
 
-def _applied_before(patch: Patch, target: Target, version: str, table: Tested) -> str:
+def _applied_before(patch: Patch, target: Target, version: str, table: Table) -> str:
     """Return a source on which a patch applied, no later release than a version; empty if there is none."""
     sources = [name for row in table.rows(patch, target) if row.verdict == APPLY for name in row.sources()]
     try:
@@ -153,19 +152,19 @@ def _misfit(variant: Variant, tree: Tree) -> str:
     for item in variant.replacements:
         if tree.has(item.site) == item.new:
             return f"{item.site} {'is there already' if item.new else 'does not exist'}"
-        if wrong := "" if item.new else obstacle(item.site, tree):
+        if wrong := "" if item.new else tree.obstacle(item.site):
             return wrong
     return next((f"{site} does not exist" for site in variant.same if not tree.has(site)), "")
 
 
-def _distance(variant: Variant, patch: Patch, target: Target, tree: Tree, table: Tested) -> int:
+def _distance(variant: Variant, patch: Patch, target: Target, tree: Tree, table: Table) -> int:
     """Return how many sites differ from the nearest source on which a variant applied."""
     known = (row for row in table.rows(patch, target) if row.variant == variant.name)
     misses = (sum(not is_so(site, what, tree) for site, what in row.sites.items()) for row in known)
     return min(misses, default=len(target.sites()))
 
 
-def unjudged(rows: Iterable[Row], patch: Patch, table: Tested) -> list[str]:
+def unjudged(rows: Iterable[Row], patch: Patch, table: Table) -> list[str]:
     """Return the replaced sites of rows that apply which differ from all that the patch was tested on."""
     targets = {target.project.name: target for target in patch.targets}
     found = []

@@ -147,16 +147,24 @@ def headline(outcomes: Mapping[str, str], job: Job | None, audits: Iterable[Audi
     for tone, what in (("bad", "asked for, and not there"), ("care", "not completely in place")):
         if names := by_tone[tone]:
             said.append((tone, f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}."))
+    if job is not None and (met := {one.defect: one.harm for one in job.open()}):
+        said.append(("bad", _defects(met, "met by this job and not fixed")))
     if left := {one.defect: one.harm for audit in audits for one in audit.of("open")}:
-        silent = sum(harm == "silent-wrong" for harm in left.values())
-        count = f"{len(left)} known defects remain" if len(left) > 1 else "1 known defect remains"
-        said.append(("bad", f"{count}, {silent} of them silent." if silent else f"{count}."))
+        said.append(("bad", _defects(left, "")))
     number = {name: sum(one == name for one in outcomes.values()) for name in OUTCOMES}
     if not by_tone["bad"] and not by_tone["care"]:
         said.append((fine, _no_complaint(number, job)))
     said.sort(key=lambda one: [*by_tone].index(one[0]))
     counts = tuple((name, count) for name, count in number.items() if count)
     return Headline(tone=said[0][0], text=" ".join(sentence for _, sentence in said), counts=counts)
+
+
+def _defects(harms: Mapping[str, str], what: str) -> str:
+    """Return how many known defects remain, and how many of them nobody notices."""
+    count, silent = len(harms), sum(harm == "silent-wrong" for harm in harms.values())
+    remain = f"{'is' if count == 1 else 'are'} {what}" if what else f"remain{'s' * (count == 1)}"
+    found = f"{count} known defect{'s' * (count > 1)} {remain}"
+    return f"{found}, {silent} of them silent." if silent else f"{found}."
 
 
 def _agreement(job: Job) -> str:

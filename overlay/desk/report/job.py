@@ -10,10 +10,11 @@ import os
 from collections import Counter
 from glob import glob
 
+from overlay.defect import HARMS
 from overlay.desk.reading import record_of
 from overlay.effect import Effect, Figure, combined, told
 from overlay.errors import ReportError
-from overlay.ledger import PatchStatus, SiteStatus, Status
+from overlay.ledger import Met, PatchStatus, SiteStatus, Status
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import wrap
 from overlay.records import agreement
@@ -35,7 +36,7 @@ _NAMES = {
     "Number": int | float,
     **{
         kind.__name__: kind
-        for kind in (PatchStatus, SiteStatus, Effect, Figure, Verdict, TargetVerdict, SiteFinding)
+        for kind in (PatchStatus, SiteStatus, Effect, Figure, Verdict, TargetVerdict, SiteFinding, Met)
     },
 }
 
@@ -81,6 +82,8 @@ class Job(Record):
     cut_short: tuple[int, ...]
     #: The files that cannot be read, each with the reason.
     unreadable: tuple[str, ...]
+    #: The known defects that the job meets by its own settings, those that are not fixed first.
+    met: tuple[Met, ...] = ()
 
     def who(self, places: Iterable[int]) -> str:
         """Return processes as a person would write them: `ranks 0-2,5`."""
@@ -88,6 +91,10 @@ class Job(Record):
         ranks = [name for name in found if isinstance(name, int)]
         others = [name for name in found if isinstance(name, str)]
         return ", ".join(([agreement.spans(ranks)] if ranks else []) + ([listed(others)] if others else []))
+
+    def open(self) -> list[Met]:
+        """Return the known defects that the job meets and that no patch fixes in it."""
+        return [one for one in self.met if one.state != "mended"]
 
     def never(self) -> list[str]:
         """Return the patches that were in place and that no process reached."""
@@ -130,6 +137,7 @@ class Job(Record):
             "missing": list(self.missing),
             "cut_short": [self.who([place]) for place in self.cut_short],
             "unreadable": list(self.unreadable),
+            "met": [one.to_dict() for one in self.met],
         }
 
     def table(self) -> str:
@@ -142,6 +150,12 @@ class Job(Record):
                 states.setdefault(patch.state, []).append(patch.patch)
             said = [f"{state}: {', '.join(names)}" for state, names in states.items()]
             lines += [wrap(group.name), *(wrap(text, "    ", first="  ") for text in said)]
+        if self.met:
+            fixed = [one.defect for one in self.met if one.state == "mended"]
+            lines.append("by its settings, this job meets these known defects:")
+            left = [f"{one.defect} ({one.harm}): {one.why} -> {one.way_out}" for one in self.open()]
+            left += [f"fixed here: {', '.join(fixed)}"] if fixed else []
+            lines += [wrap(text, "    ", first="  ") for text in left]
         if self.differences:
             lines += ["they differ in", *agreement.rows(self.differences, self.who)]
         lines.append("in this job, over all processes that reached it:")
@@ -186,6 +200,7 @@ def read(folder: str) -> Job:
         if one.rank is not None:
             worlds.setdefault(one.world or 0, set()).add(one.rank)
     missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
+    met = {one.defect: one for status in statuses.values() for one in status.met}
     job = Job(
         names=tuple(_names(found)),
         groups=(),
@@ -194,8 +209,13 @@ def read(folder: str) -> Job:
         missing=tuple(sorted(missing)),
         cut_short=tuple(place for place, one in enumerate(found) if not one.ended),
         unreadable=tuple(unreadable),
+        met=tuple(sorted(met.values(), key=_worst)),
     )
     return _compared(job, [one.ledger for one in found], statuses)
+
+
+def _worst(one: Met) -> tuple[bool, int, str]:
+    return one.state == "mended", list(HARMS).index(one.harm), one.defect
 
 
 def listed(names: Sequence[str], most: int = _MOST_NAMES, between: str = ", ") -> str:

@@ -6,12 +6,12 @@ import sys
 import time
 
 from overlay._version import __version__
-from overlay.desk.audit.judge import STATES
 from overlay.desk.report.headline import OUTCOMES, headline, outcome, view_of_group
 from overlay.desk.report.job import noted, processes
 from overlay.effect import told
 from overlay.errors import ReportError
 from overlay.model.record import TYPE_CHECKING
+from overlay.source.judge import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from fake_upstream import PROJECT
 
 from overlay import cli
 from overlay.source.installed import installed
-from overlay.source.registry import load_patches, shown_projects
+from overlay.source.registry import environment, load_patches
 from overlay.source.source import InstalledTree
 
 PATCHES = Path(__file__).resolve().parents[3] / "patches"
@@ -38,11 +38,11 @@ def test_list() -> None:
 def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "ray").mkdir()
-    found = installed((*shown_projects(), PROJECT), InstalledTree(str(tmp_path)))
+    found = installed((*environment().SHOWN, PROJECT), InstalledTree(str(tmp_path)))
     assert [(one.version, one.where) for one in found] == [("", "")] * 3
     (tmp_path / "torch/__init__.py").touch()
     (tmp_path / "torch/version.py").write_text("__version__ = '9.9'\n")
-    found = installed(shown_projects(), InstalledTree(str(tmp_path)))
+    found = installed(environment().SHOWN, InstalledTree(str(tmp_path)))
     assert (found[0].version, found[0].where) == ("9.9", str(tmp_path))
 
 

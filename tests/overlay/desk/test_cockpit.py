@@ -15,7 +15,7 @@ from overlay.desk import screen as screens
 from overlay.desk.screen import Cockpit, screen
 from overlay.launch import doctor
 from overlay.source.installed import Installed
-from overlay.source.registry import load_patches, starting_commands
+from overlay.source.registry import environment, load_patches
 from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def look(
             doctor.Check(name=name, answer="no", found=text, todo="do") for name, text in wrong.items()
         )
         found = doctor.Checkup(
-            active=True, reason="", file="", package="", python="", armed=not checks, checks=checks,
-            projects=(), todo=(),
+            package="", python="", armed=not checks, checks=checks, projects=(), todo=(),
         )  # fmt: skip
         monkeypatch.setattr(screens, "examine", lambda engine: found)
         return screens.look(engines(*(patches or [upstream.patch()])))
@@ -124,8 +123,8 @@ def test_the_next_command_is_of_use(
 
 def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None:
     projects = {target.project.name for patch in load_patches().values() for target in patch.targets}
-    assert starting_commands().keys() == projects
-    assert [*starting_commands()][-1] == "megatron-core"
+    assert environment().STARTED.keys() == projects
+    assert [*environment().STARTED][-1] == "megatron-core"
 
 
 def test_a_lock_that_is_there_is_in_the_command(

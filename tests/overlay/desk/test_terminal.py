@@ -38,7 +38,7 @@ def test_a_plan_fits_whatever_it_says() -> None:
         verdict.Verdict(patch=f"{name}-{at}", revision=1, verdict=said, reason=reason)
         for at, said in enumerate(verdict.VERDICTS)
     )
-    plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
+    plan = verdict.Plan(site="", selection=(), verdicts=verdicts)
     text = tables.plan(plan, findings=False)
     assert_fits(text)
     counted = ("not-selected", "not-installed")
@@ -172,8 +172,8 @@ def test_a_terminal_that_is_gone_stops_nobody(error: Exception, monkeypatch: pyt
 def test_a_slow_command_shows_what_it_is_at_and_then_its_table_alone(tmp_path: Path) -> None:
     code = (
         "import os, sys, time; from overlay import cli; from overlay.desk import progress; "
-        "from overlay.source import plan; decide = plan.decide; progress.PATIENCE = 0.05; "
-        "plan.decide = lambda *given: (time.sleep(0.02), decide(*given))[1]; "
+        "from overlay.source import decide as deciding; decide = deciding.decide; progress.PATIENCE = 0.05; "
+        "deciding.decide = lambda *given: (time.sleep(0.02), decide(*given))[1]; "
         f"os.chdir({str(tmp_path)!r}); sys.exit(cli.main(['plan', '--site', '.']) != 2)"
     )
     first, _, others = on_a_terminal(code, NO_COLOR="1").partition("\n")

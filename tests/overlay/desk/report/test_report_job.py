@@ -280,3 +280,24 @@ def test_without_the_extra_it_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert cli.main(["report", "-o", str(tmp_path / "r.html")]) == 2
     assert "pip install jinja2" in capsys.readouterr().err
+
+
+def test_what_the_job_meets_comes_first_and_what_is_not_fixed_before_what_is(tmp_path: Path) -> None:
+    def met(defect: str, state: str, harm: str) -> dict[str, str]:
+        way_out = "" if state == "mended" else "set y"
+        return {
+            "defect": defect, "harm": harm, "state": state, "why": "x is on", "way_out": way_out, "patch": "",
+        }  # fmt: skip
+
+    site = unknown_verl(tmp_path / "site")
+    told = [met("a.fixed", "mended", "silent-wrong"), met("a.slow", "open", "slow")]
+    told.append(met("a.wrong", "open", "silent-wrong"))
+    found = read(tmp_path, made.status(site, met=told), made.status(site, met=[]))
+    assert [one["defect"] for one in found.to_dict()["met"]] == ["a.wrong", "a.slow", "a.fixed"]
+    said = headline({}, found).text
+    assert said.startswith("2 known defects are met by this job and not fixed, 1 of them silent.")
+    table = found.table()
+    assert "  a.wrong (silent-wrong): x is on -> set y\n" in table
+    assert "  fixed here: a.fixed\n" in table
+    html, _ = page.render({}, found, [])
+    assert html.index("a.wrong") < html.index("a.slow") < html.index("a.fixed")
