@@ -81,7 +81,7 @@ def _check(name: str, answer: str, found: str, todo: str = "") -> Check:
 
 def _startup_file() -> Check:
     reason = why_unarmed()
-    found = startup_file() or "there is none where Python reads such files"
+    found = startup_file() or "is missing from site-packages"
     return _check("start-up file", NO if reason else YES, found, reason)
 
 
