@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def test_a_start_reads_few_files(tmp_path: Path) -> None:
     _files.place(tmp_path)
     plain, armed = (_files.read(tmp_path, armed=armed) for armed in (False, True))
-    assert "overlay.runtime.session" in armed.modules
+    assert "overlay.runtime.engine" in armed.modules
     more = armed.files.keys() - plain.files.keys()
     assert len(more) <= _files.MOST_FILES, sorted(more)
     assert armed.size - plain.size <= _files.MOST_BYTES

@@ -11,7 +11,7 @@ import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from overlay.compat.ranks.ports import free_port
+from ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
