@@ -109,14 +109,6 @@ def test_a_submitted_job(cluster: Cluster, kind: str, variables: dict[str, str])
         assert found[worker]["set"] == {"SUBMITTED": "yes"}
 
 
-@pytest.mark.nightly("a driver that does, and a job that is submitted armed, stand for it")
-def test_a_job_that_is_submitted_armed_and_arms_its_workers_by_hand(cluster: Cluster) -> None:
-    found = cluster.submitted("by_hand", {"env_vars": {"SUBMITTED": "yes", **ENVIRONMENT}})
-    for kind in ("driver", "task", "actor", "task of an actor"):
-        assert found[kind]["value"] == int(PATCHED), kind
-    assert found["task"]["set"] == {"MINE": "1", "HOOKED": "yes", "SUBMITTED": "yes"}
-
-
 def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> None:
     """As by `overlay run` before a script that starts Ray and submits a job that knows nothing of overlay."""
     with running(worksite, tmp_path, 0, **ENVIRONMENT) as armed:
@@ -224,31 +216,6 @@ def test_strict_mode_leaves_no_cluster_behind(worksite: Venv) -> None:
     )  # fmt: skip
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
-
-@pytest.mark.nightly("a job that is there already stands for it")
-def test_a_variable_that_is_set_after_the_cluster_was_started_arms_no_worker(worksite: Venv) -> None:
-    pytest.importorskip("ray", reason="needs ray")
-    done = subprocess.run(
-        [str(worksite.python), "-W", "ignore", "-c", SET_LATE], env=environment(OVERLAY_PACKS="acme"),
-        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
-    )  # fmt: skip
-    assert "before overlay.enable() was called: its workers run without patches" in done.stdout, done.stderr
-    assert done.stdout.splitlines()[-1] == PLAIN
-
-
-SET_LATE = """
-import os
-import ray
-import overlay
-ray.init("local", num_cpus=1, include_dashboard=False)
-os.environ["OVERLAY"] = "1"
-try:
-    overlay.enable(strict=True)
-except overlay.WorkersError as error:
-    print(error)
-import ray_job
-print(ray.get(ray.remote(ray_job.probe).remote())["value"])
-"""
 
 LEFT = """
 import json, sys
