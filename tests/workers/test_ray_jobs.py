@@ -108,14 +108,6 @@ def test_a_submitted_job(cluster: Cluster, kind: str, variables: dict[str, str])
         assert found[worker]["set"] == {"SUBMITTED": "yes"}
 
 
-@pytest.mark.nightly("a driver that does, and a job that is submitted armed, stand for it")
-def test_a_job_that_is_submitted_armed_and_arms_its_workers_by_hand(cluster: Cluster) -> None:
-    found = cluster.submitted("by_hand", {"env_vars": {"SUBMITTED": "yes", **ENVIRONMENT}})
-    for kind in ("driver", "task", "actor", "task of an actor"):
-        assert found[kind]["value"] == int(PATCHED), kind
-    assert found["task"]["set"] == {"MINE": "1", "HOOKED": "yes", "SUBMITTED": "yes"}
-
-
 def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> None:
     """As by `overlay run` before a script that starts Ray and submits a job that knows nothing of overlay."""
     with running(worksite, tmp_path, 0, **ENVIRONMENT) as armed:
@@ -253,6 +245,7 @@ except overlay.WorkersError as error:
 import ray_job
 print(ray.get(ray.remote(ray_job.probe).remote())["value"])
 """
+
 
 LEFT = """
 import json, sys
