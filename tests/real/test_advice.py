@@ -192,34 +192,30 @@ def test_a_coefficient_of_all_ranks_is_right(name: str, listed: Callable[[str], 
 
 
 REJECTED = """
-import functools, json, random, sys
+import json, random, sys
 from overlay.compat.verl_imports import stand_in
 stand_in()
 import torch
 from tensordict import TensorDict
 from overlay.compat import cpu_fsdp_engine
 from overlay.patches.verl.critic_loss_scale import contract
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead as engine
 from verl.workers.utils import padding
 
 draw = random.Random(sys.argv[1])
 generator = torch.Generator().manual_seed(draw.randrange(2**31))
-engine, loss, config = contract._upstream()
-batch = cpu_fsdp_engine.draw_batch(draw, 8)
-contract._reject(batch, 0.5, draw)
+batch = contract.draw_batch(draw, generator, 0.5)
 kept = float(batch["response_mask"].sum() / batch["loss_mask"].sum())
-shape = batch["response_mask"].shape
-for name in ("values", "returns"):
-    batch[name] = torch.randn(shape, generator=generator, dtype=torch.float64)
 model = cpu_fsdp_engine.Table(1, generator)
-_, right = contract._reference(model.rows, batch, "token-mean")
+_, right = contract.reference(model.rows, batch, "token-mean")
 
 def scale():
-    step = functools.partial(loss, config("token-mean"))
-    cpu_fsdp_engine.step(engine, model, batch.clone(), step, micro_batch_size_per_gpu=8)
+    loss = contract.loss_in("token-mean")
+    cpu_fsdp_engine.step(engine, model, batch.clone(), loss, micro_batch_size_per_gpu=8)
     return float(model.rows.grad.norm() / right.norm())
 
 left = scale()
-ones = torch.ones(shape, dtype=torch.long)
+ones = torch.ones(batch["response_mask"].shape, dtype=torch.long)
 # flash_attn's, of rows without padding.
 padding.unpad_input = lambda rows, mask: (
     rows.flatten(0, 1), torch.arange(mask.numel()), torch.arange(0, mask.numel() + 1, mask.shape[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,29 @@ def test_sft_trainer_ray_gives_ranks_equal_work(
     steps = [imbalance(step) for step in found["steps"]]
     assert len(steps) == 4
     assert max(steps) <= 1.02
+
+
+MEETING = """
+import json, os, sys
+from overlay.patches.verl.sft_balance.contract import stand_in
+other = os.fork()
+place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[1], "WG_PREFIX": sys.argv[1]}
+os.environ.update(place, RANK=str(int(other == 0)), WORLD_SIZE="2")
+stand_in.Worker(None)
+if other:
+    print(json.dumps({"ranks": stand_in.dist.get_world_size(), "other": os.waitpid(other, 0)[1]}))
+"""
+
+
+def test_ranks_meet_though_the_port_that_verl_chose_is_taken(
+    release: Callable[[str], Path], findings: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """The port that verl asks the system for is free again before the workers get it."""
+    program = tmp_path / "meeting.py"
+    program.write_text(MEETING)
+    with socket.create_server(("", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert findings(release("verl==0.8.0"), str(program), port) == {"ranks": 2, "other": 0}
 
 
 @pytest.mark.nightly("one way and release stand for all", version=("0.7.0",), how=("python -m", "torchrun"))

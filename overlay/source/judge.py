@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from overlay.defect import Defect
     from overlay.source.source import Tree
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
     from overlay.verdict import TargetVerdict, Verdict
 
 #: What an installation can be to a defect, in the order in which people are told.
@@ -55,7 +55,7 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
     everything: Mapping[str, Verdict],
     planned: Mapping[str, Verdict],
     tree: Tree,
-    table: Tested,
+    table: Table,
 ) -> Finding:
     """Return what a tree is to a defect. Never raises.
 
@@ -96,7 +96,7 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
     return finding.replace(reason=why, way_out=_way_out(defect))
 
 
-def _look(defect: Defect, verdicts: Mapping[str, Verdict], tree: Tree, table: Tested) -> TargetVerdict:
+def _look(defect: Defect, verdicts: Mapping[str, Verdict], tree: Tree, table: Table) -> TargetVerdict:
     """Return the verdict on a defect's own sources, or on those of the patch that mends it."""
     if not defect.sites:
         name = defect.project.name
