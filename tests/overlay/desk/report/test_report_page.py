@@ -11,7 +11,6 @@ import report_inputs as made
 from output_schema import SCHEMA
 
 from overlay.desk.report.page import DEFECTS, MARKS, link, tone
-from overlay.source.judge import STATES
 from overlay.verdict import LOUD
 
 STYLE = (Path(__file__).parents[4] / "overlay/desk/report/page.css").read_text()
