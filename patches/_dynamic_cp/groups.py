@@ -86,10 +86,7 @@ def ensure_groups(mpu: ModuleType) -> None:
 
 
 def missing_sizes(mpu: ModuleType) -> list[int]:
-    """Return the sizes for which this rank has no group, or one that is not of its neighbours.
-
-    A group that was kept from a layout before this one may be of others.
-    """
+    """Return the sizes for which this rank has no group, or one kept from a layout before this one."""
     import torch.distributed as dist
 
     group = mpu.get_data_parallel_group(with_context_parallel=True)
@@ -129,8 +126,8 @@ def check_count(ranks: int) -> None:
 def warm_up(mpu: ModuleType, ranks: int) -> None:
     """Let each group talk once, the small ones first on every rank.
 
-    NCCL sets up a group at its first collective, and groups that are set up in different orders on different
-    ranks, or while a pipeline stage waits for another, wait for each other for ever.
+    NCCL sets up a group at its first collective. Set up in different orders on different ranks, or while a
+    pipeline stage waits for another, groups wait for each other for ever.
     """
     import torch
     import torch.distributed as dist

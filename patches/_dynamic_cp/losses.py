@@ -1,9 +1,8 @@
 """Which of verl's losses are sums over sequences: those of which each subgroup can compute its own part.
 
 Such a loss is a sum of terms, one for each sequence, times `dp_size` and divided by what the whole batch has:
-tokens, sequences, a constant. Nothing else may be taken for one. A mean over the sequences at hand, a choice
-of the tokens that stand out among them, or a width that they happen to be padded to is another number in each
-subgroup, and ignores the scale. So a loss counts as a sum if its very source is known to be one:
+tokens, sequences, a constant. A mean over the sequences at hand, or a width that they happen to be padded to,
+is another number in each subgroup. So a loss counts as a sum only if its very source is known to be one:
 `losses.tested.json` has the digests of sources by the names of their functions. `digest_of` makes one, once
 somebody has read that it is a sum.
 """
