@@ -30,11 +30,9 @@ _SFT, _PPO, _ADDS_UP = "sft_loss", "ppo_loss", "agg_loss"
 
 
 def is_sum(loss_function: Any) -> bool:
-    """Return whether a loss is known to be a sum over sequences. Looks at its source and its settings only.
+    """Return whether a loss, as verl's engine gets it, is known to be a sum over sequences.
 
-    Args:
-        loss_function: As verl's engine gets it: in general a `functools.partial` that holds a configuration.
-
+    Looks at its source and its settings only. In general it is a partial that holds a configuration.
     """
     function, config = opened(loss_function)
     name = _known(function)
@@ -62,10 +60,7 @@ def name_of(loss_function: Any) -> str:
 def with_width(loss_function: Any, width: int) -> Any:
     """Return the loss with `width` in place of the width of a rank's own part, wherever that would count.
 
-    Args:
-        loss_function: As verl's engine gets it. It is not changed, and neither is its configuration.
-        width: Tokens of the longest response of the whole batch.
-
+    `width` is in tokens, of the longest response of the whole batch. The loss that is given does not change.
     """
     if not isinstance(loss_function, functools.partial):
         return loss_function

@@ -150,7 +150,7 @@ def test_no_power_of_two_is_refused_in_either_order(megatron: Path, order: str) 
         ("static first", "NotImplementedError", "beside context_parallel_size=2"),
         ("static second", "NotImplementedError", "context_parallel_size=2 does not work beside"),
         ("other tensor size", "ValueError", "= (1, 1), and the engine that was made first"),
-        ("other pipeline size", "ValueError", "with (1, 2)"),
+        ("other pipeline size", "ValueError", "has (1, 2)"),
         ("no cap", "ValueError", "needs max_seqlen_per_dp_cp_rank"),
         ("both ways", "NotImplementedError", "context_parallel_size=2"),
     ],
