@@ -99,10 +99,7 @@ def _store() -> Any:
 
 
 def _patience(group: Any) -> float:
-    """Return the seconds to wait for ranks of a group: less than its timeout, so that they are named first.
-
-    A rank that does not take part is in its next collective, which fails when the timeout is over.
-    """
+    """Return how long to wait for ranks: less than the timeout of their group, so that they are named."""
     import torch.distributed as dist
 
     found: Any = group or dist.group.WORLD
@@ -129,13 +126,18 @@ class Comparison:
     def agree(self, said: agreement.Statement, patience: float) -> tuple[list[str], list[str]]:
         """Return the patches that are applied on all ranks, and those on any. Raises `AgreementError`.
 
-        Args:
-            said: What this rank says of itself.
-            patience: Seconds to wait for ranks that do not come.
-
+        `said`: what this rank says of itself. `patience`: seconds to wait for ranks that do not come.
         """
+        begin = time.monotonic()
+        verdict: dict[str, Any] = {}
         try:
-            verdict = self._verdict(said, patience)
+            while not verdict:  # until a round has an end
+                # Counted in the store and not here: this process may have taken the place of another.
+                self._place = self._all
+                number = self._count(f"rank {self._me}", 1)
+                self._place, self._next = f"{self._all}/{number}", f"{self._all}/{number + 1}"
+                with suppress(_OverError):
+                    verdict = self._round(said, begin, patience)
         except AgreementError:
             raise
         except RuntimeError as error:
@@ -143,17 +145,6 @@ class Comparison:
         if verdict["report"]:
             raise AgreementError(verdict["report"])
         return verdict["everywhere"], verdict["anywhere"]
-
-    def _verdict(self, said: agreement.Statement, patience: float) -> dict[str, Any]:
-        """Return what is said of all ranks, in the first round that has an end."""
-        begin = time.monotonic()
-        while True:
-            # Counted in the store and not here: this process may have taken the place of another.
-            self._place = self._all
-            number = self._count(f"rank {self._me}", 1)
-            self._place, self._next = f"{self._all}/{number}", f"{self._all}/{number + 1}"
-            with suppress(_OverError):
-                return self._round(said, begin, patience)
 
     def _round(self, said: agreement.Statement, begin: float, patience: float) -> dict[str, Any]:
         """Say what this rank has to say, and return what is said of all, by this rank if it is the one."""
@@ -173,15 +164,15 @@ class Comparison:
                 )
         verdict = dict(self._get("verdict"))
         left = max(begin + patience - time.monotonic(), SLACK)
-        if verdict["report"] and came > verdict["readers"]:
-            self._comes("a next round", SLACK)  # this rank is late, or has come after one that was
-        elif verdict["report"]:
-            with suppress(RuntimeError):  # who keeps the store has seen that all have heard, and is gone
-                self._hear(verdict["readers"], left)
-        else:
+        if not verdict["report"]:
             self._set(f"heard {self._me}", True)
             if not self._hear(world, left, "heard"):
                 raise AgreementError(agreement.silence(self._silent("heard"), patience))
+        elif came > verdict["readers"]:
+            self._comes("a next round", SLACK)  # this rank is late, or has come after one that was
+        else:
+            with suppress(RuntimeError):  # who keeps the store has seen that all have heard, and is gone
+                self._hear(verdict["readers"], left)
         return verdict
 
     def _hear(self, readers: int, seconds: float, part: str = "") -> bool:
@@ -206,32 +197,23 @@ class Comparison:
             for part in ("facts", "outcome")
         )
         report = agreement.silence(silent, patience)
-        some, _ = next(iter(facts.values()))
-        words = [
-            (agreement.Statement(facts=some, outcome=one), [place])
-            for place, (one, _) in enumerate(outcomes.values())
-        ]
-        if len(facts) > 1 or agreement.differences(words):
+        if len(facts) > 1 or len(outcomes) > 1:
             by_kind: dict[tuple[str, str], list[int]] = {}
             for rank in self._ranks:
                 if rank not in silent:
                     by_kind.setdefault(tuple(self._get(f"rank {rank}")), []).append(rank)
-            kinds = [
-                (
-                    agreement.Statement(facts=facts[one][0], notes=facts[one][1], outcome=outcomes[other][0]),
-                    of,
-                )
-                for (one, other), of in by_kind.items()
-            ]
+            kinds = []
+            for (one, other), ranks in by_kind.items():
+                (said, notes), (outcome, _) = facts[one], outcomes[other]
+                kinds.append((agreement.Statement(facts=said, notes=notes, outcome=outcome), ranks))
             table = agreement.differences(kinds)
             report += f"the ranks do not run the same:\n{table}" if table else ""
         applied = [frozenset(ids) for _, ids in outcomes.values()]
-        everywhere, anywhere = frozenset.intersection(*applied), frozenset.union(*applied)
         return {
             "report": report,
             "readers": readers,
-            "everywhere": sorted(everywhere),
-            "anywhere": sorted(anywhere),
+            "everywhere": sorted(frozenset.intersection(*applied)),
+            "anywhere": sorted(frozenset.union(*applied)),
         }
 
     def _silent(self, part: str) -> list[int]:

@@ -1,10 +1,35 @@
-"""What cases of contracts build of Megatron: small models, a step of its schedule, and relative errors."""
+"""What contracts build of Megatron: one rank of it, small models, optimizers, and steps of its schedule."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
+
+from overlay.patch import Contract
+from overlay.testing import with_patches
+
+
+def on_one_rank(look: Callable[..., str]) -> Callable[..., str]:
+    """Run a function of a seed on Megatron's parallel state of one rank, with that seed for torch."""
+
+    @functools.wraps(look)
+    def looked(seed: str, **named: Any) -> str:
+        import torch
+
+        from overlay.compat.megatron_on_cpu import megatron
+
+        with megatron():
+            torch.manual_seed(int(seed) % 2**31)
+            return look(seed, **named)
+
+    return looked
+
+
+def contract(patch: str, wrong: Callable[[str], str]) -> Contract:
+    """Return the contract of a patch that holds where `wrong` finds nothing, given a seed."""
+    return Contract(check=with_patches(wrong, patch), before=("torch",))
 
 
 def generator() -> Any:
@@ -75,8 +100,8 @@ def chunk(config: Any, forward: Callable[..., Any]) -> Any:
     return Chunk()
 
 
-def data_parallel(model: Any) -> Any:
-    """Return a model in Megatron's data parallelism, which finishes gradients as in training."""
+def data_parallel(model: Any, **settings: Any) -> Any:
+    """Return a model in Megatron's data parallelism with some settings, which finishes gradients."""
     from megatron.core.distributed import (
         DistributedDataParallel,
         DistributedDataParallelConfig,
@@ -84,7 +109,47 @@ def data_parallel(model: Any) -> Any:
     )
 
     model.config.finalize_model_grads_func = finalize_model_grads
-    return DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
+    return DistributedDataParallel(model.config, DistributedDataParallelConfig(**settings), model)
+
+
+def optimizer(model: Any, overrides: Any = None, *, gloo: bool = True, **settings: Any) -> Any:
+    """Return Megatron's optimizer of a model in its data parallelism: Adam, unless settings say otherwise.
+
+    `overrides` are of groups of parameters, and `gloo` asks for the groups that checkpoints need.
+    """
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+    plain = {"optimizer": "adam", "weight_decay": 0.0, "clip_grad": 0.0}
+    options = {} if overrides is None else {"config_overrides": overrides}
+    if not gloo and knows(get_megatron_optimizer, "use_gloo_process_groups"):
+        options["use_gloo_process_groups"] = False
+    return get_megatron_optimizer(OptimizerConfig(**plain | settings), [model], **options)
+
+
+def predicting_further(config: Any, tokens: int, vocabulary: int) -> Any:
+    """Return Megatron's GPT model with multi-token prediction, without attention and dropout.
+
+    Megatron's own attention in plain torch knows no context parallelism.
+    """
+    import torch
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
+    from megatron.core.transformer.enums import AttnMaskType
+    from megatron.core.transformer.spec_utils import ModuleSpec
+
+    class NoAttention(torch.nn.Module):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__()
+
+        def forward(self, hidden: Any, *_: object, **__: object) -> tuple[Any, None]:
+            return hidden, None
+
+    spec = get_gpt_layer_local_spec()
+    causal = {"attn_mask_type": AttnMaskType.causal}
+    spec.submodules.self_attention = ModuleSpec(module=NoAttention, params=causal)
+    extra = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
+    place = "learned_absolute"
+    return GPTModel(config, spec, vocabulary, tokens, mtp_block_spec=extra, position_embedding_type=place)
 
 
 def run_schedule(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from overlay.patch import Contract
 from overlay.source.registry import PACK
 
 #: What a rank found in a case.
@@ -97,3 +98,7 @@ class RankCases:
         """Return what is wrong with the patch in place, empty if nothing is: what a contract asks."""
         off = self.wrong(seed)
         return f"{self.said}: {off[0]}" if off else ""
+
+    def contract(self) -> Contract:
+        """Return the contract that asks this."""
+        return Contract(check=self.check, starts=True)

@@ -56,9 +56,8 @@ def make_attention_forward(original: Callable[..., Any], _module: ModuleType) ->
 class _StaticGroups:
     """The groups that Transformer Engine's attention was built with, while it works in others.
 
-    Megatron sets the micro-batch's group on it before each call, and never the old one again. Where the
-    attention alone is recomputed, it is set again in the backward pass, so it is looked at before each call
-    too. Any other attention has no `set_context_parallel_group` and is left alone.
+    Megatron sets the micro-batch's group on it before each call, and never the old one again. If the
+    attention alone is recomputed, the backward pass sets it too, so it is looked at before each call.
     """
 
     def __init__(self) -> None:
@@ -119,7 +118,6 @@ def confirm_attention() -> None:
     raise NotImplementedError(
         "dynamic_context_parallel=True needs rotary positions in the context parallel group of the "
         "micro-batch, and this Megatron computes them in the static group, which is wrong on each rank. "
-        "Select megatron.dynamic-cp-names, call overlay.enable() before anything else patches "
-        "Attention.forward, and see `overlay explain megatron.dynamic-cp-names`; or set "
-        "dynamic_context_parallel=False."
+        "Select megatron.dynamic-cp-names, and call overlay.enable() before anything else patches "
+        "Attention.forward; or set dynamic_context_parallel=False."
     )

@@ -1,14 +1,11 @@
 """What a sequence costs the ranks that share it: a model, in whole picoseconds.
 
-Whole numbers, because every rank makes the plan for itself and all must make the same. The constants are for
-training Qwen3-8B on H100 SXM, forward and backward. What a plan depends on is their ratios: how long a
-sequence is before attention takes as long as all the rest, and what sharing it adds.
+The numbers are whole because every rank makes the plan for itself, and all must make the same one. The
+constants are for training Qwen3-8B on H100 SXM, forward and backward. A plan depends on their ratios: how
+long a sequence is before attention takes as long as all the rest, and what sharing it adds.
 """
 
 from __future__ import annotations
-
-import sys
-from collections.abc import Sequence
 
 # Qwen3-8B.
 LAYERS = 36
@@ -23,54 +20,25 @@ PEAK = 989
 PRODUCTS, ATTENTION = (2, 1), (5, 2)
 #: Bytes per nanosecond between two ranks.
 LINK = 300
-#: A step of the exchange in one layer, and a micro-batch, whatever is in them: launches and synchronisation.
+#: Picoseconds for a step of the exchange in one layer, and for a micro-batch, whatever is in them.
 STEP = 15_000_000
 MICRO_BATCH = 5_000_000_000
 
 _PARAMETERS = LAYERS * HIDDEN * (2 * HIDDEN + KEYS_AND_VALUES + 3 * FEED_FORWARD) + HIDDEN * VOCABULARY
-#: Of a token: two operations for each parameter in the forward, twice that in the backward.
+#: Picoseconds for a token: two operations for each parameter in the forward, twice that in the backward.
 LINEAR = 6 * _PARAMETERS * PRODUCTS[0] // (PRODUCTS[1] * PEAK)
-#: Of a pair of tokens: two products over the causal half in the forward, five in the backward.
+#: For a pair of tokens: two products over the causal half in the forward, five in the backward.
 QUADRATIC = LAYERS * 7 * HIDDEN * ATTENTION[0] // (ATTENTION[1] * PEAK)
-#: Of a token that is sent to the other ranks: keys and values, again in the backward, and their gradients.
+#: For a token that is sent to the other ranks: keys and values, again in the backward, and their gradients.
 EXCHANGE = 3 * LAYERS * 2 * KEYS_AND_VALUES * 1000 // LINK
 
 
 def sequence_cost(length: int, size: int) -> int:
     """Return the picoseconds for which a sequence of `length` tokens keeps each of `size` ranks busy."""
     busy = length * (LINEAR + QUADRATIC * length) // size
-    return busy + EXCHANGE * length * (size - 1) // size if size > 1 else busy
+    return busy + EXCHANGE * length * (size - 1) // size
 
 
 def start_cost(size: int) -> int:
     """Return the picoseconds that a micro-batch costs each of `size` ranks that share sequences."""
     return MICRO_BATCH + 3 * LAYERS * STEP * (size - 1)
-
-
-def sequence_costs(lengths: Sequence[int], size: int) -> list[int]:
-    """Return what `sequence_cost` does for each of many lengths."""
-    linear, quadratic = LINEAR, QUADRATIC
-    if size == 1:
-        return [length * (linear + quadratic * length) for length in lengths]
-    sent = EXCHANGE * (size - 1)
-    return [length * (linear + quadratic * length) // size + sent * length // size for length in lengths]
-
-
-class Meter:
-    """What planning may still cost, counted and not timed, so that all ranks stop at the same place.
-
-    An operation is about a microsecond of CPython on a server of the year 2024.
-    """
-
-    __slots__ = ("left",)
-
-    def __init__(self, left: int = sys.maxsize) -> None:
-        """Allow so many operations."""
-        self.left = left
-
-    def take(self, operations: int) -> bool:
-        """Take so many, if there are as many left; tell whether there were."""
-        if operations > self.left:
-            return False
-        self.left -= operations
-        return True

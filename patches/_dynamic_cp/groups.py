@@ -1,8 +1,7 @@
 """The groups of dynamic context parallelism, made for the first engine that asks for them.
 
-Engines of one process share Megatron's groups, and verl 0.8.0 lays them out for the first engine alone: after
-a reference without dynamic context parallelism, an actor with it finds none of its own. They do not depend on
-anything else that Megatron lays out, so they can be made at any time, by all ranks and in one order.
+Engines of one process share Megatron's groups, and verl 0.8.0 lays them out for the first engine alone. The
+dynamic ones depend on nothing else, so all ranks can make them at any time, in one order.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ _MAKERS = (
 def make_device_mesh(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Wrap the layout of the ranks: an engine gets its dynamic groups if another engine was laid out first.
 
-    What the built function raises depends on settings and sizes only, so all ranks raise alike, when the
-    engine is made:
-        NotImplementedError: The engine cannot have dynamic context parallelism, or not beside the others.
-        ValueError: A setting that it needs is missing, or differs from what the first engine has laid out.
-
+    What is refused depends on settings and sizes only, so all ranks raise alike, when the engine is made.
     """
     from weakref import WeakSet
 
@@ -43,8 +38,15 @@ def make_device_mesh(original: Callable[..., Any], module: ModuleType) -> Callab
     def _init_device_mesh(self: Any) -> Any:
         config = self.engine_config
         if not config.dynamic_context_parallel:
-            if mpu.is_initialized() and mpu.get_data_parallel_group() in dynamic:
-                _refuse_static(config)
+            static = config.context_parallel_size
+            # verl would make it without: its groups are those of the first engine.
+            if static != 1 and mpu.is_initialized() and mpu.get_data_parallel_group() in dynamic:
+                raise NotImplementedError(
+                    f"context_parallel_size={static} does not work beside an engine with "
+                    "dynamic_context_parallel=True: colocated engines share their groups. Set "
+                    "context_parallel_size=1, or dynamic_context_parallel=False for the actor, its "
+                    "reference and the critic."
+                )
             return original(self)
         refuse_settings(config, isinstance(self, module.MegatronEngineWithValueHead))
         shared = mpu.is_initialized()
@@ -62,10 +64,7 @@ def make_device_mesh(original: Callable[..., Any], module: ModuleType) -> Callab
 def ensure_groups(mpu: ModuleType) -> None:
     """Make the groups that are missing in Megatron's `parallel_state`. All ranks must call this.
 
-    Raises:
-        NotImplementedError: Attention would not follow.
-        ValueError: The number of data parallel ranks is no power of two, and this Megatron's groups need one.
-
+    Raises what `confirm_attention` and `check_count` do.
     """
     import torch.distributed as dist
 
@@ -150,8 +149,7 @@ def _refuse_layout(config: Any, mpu: ModuleType) -> None:
         raise NotImplementedError(
             "dynamic_context_parallel=True is not supported by this Megatron, which has no groups of a "
             "micro-batch. Select megatron.dynamic-cp-names, which supplies them on megatron-core 0.16 to "
-            "0.19, and see `overlay explain megatron.dynamic-cp-names`; or set "
-            "dynamic_context_parallel=False."
+            "0.19, or set dynamic_context_parallel=False."
         )
     static = mpu.get_context_parallel_world_size()
     if static != 1:
@@ -176,18 +174,4 @@ def _refuse_layout(config: Any, mpu: ModuleType) -> None:
             f"dynamic_context_parallel=True: Megatron was laid out over {ranks * tensor * pipeline} of "
             f"{dist.get_world_size()} ranks by someone else, and its dynamic groups are made by all ranks of "
             "a job together. Let verl lay out the ranks, or set dynamic_context_parallel=False."
-        )
-
-
-def _refuse_static(config: Any) -> None:
-    """Raise if an engine asks for static context parallelism where the ranks are laid out for dynamic one.
-
-    verl would make it without: its groups are those of the first engine.
-    """
-    if config.context_parallel_size != 1:
-        raise NotImplementedError(
-            f"context_parallel_size={config.context_parallel_size} does not work beside an engine with "
-            "dynamic_context_parallel=True: colocated engines share their groups. Set "
-            "context_parallel_size=1, or dynamic_context_parallel=False for the actor, its reference and "
-            "the critic."
         )

@@ -4,11 +4,8 @@ Such a loss is a sum of terms, one for each sequence, times `dp_size` and divide
 tokens, sequences, a constant. Nothing else may be taken for one. A mean over the sequences at hand, a choice
 of the tokens that stand out among them, or a width that they happen to be padded to is another number in each
 subgroup, and ignores the scale. So a loss counts as a sum if its very source is known to be one:
-`losses.tested.json` has the digests of sources by the names of their functions.
-
-    python -m overlay.patches._dynamic_cp.losses
-
-adds those of the verl that is installed, once somebody has read that they are sums.
+`losses.tested.json` has the digests of sources by the names of their functions. `digest_of` makes one, once
+somebody has read that it is a sum.
 """
 
 from __future__ import annotations
@@ -123,11 +120,12 @@ def _known(function: Any) -> str:
 
     # Never what `__wrapped__` says: around it may be anything.
     code = function.__code__ if type(function) is FunctionType else None
-    return code.co_name if code is not None and _digest_of(code) in _SUMS.get(code.co_name, ()) else ""
+    return code.co_name if code is not None and digest_of(code) in _SUMS.get(code.co_name, ()) else ""
 
 
 @functools.lru_cache(maxsize=64)
-def _digest_of(code: CodeType) -> str:
+def digest_of(code: CodeType) -> str:
+    """Return the digest of the source of a function, empty if it cannot be read."""
     import ast
     import inspect
     import textwrap
@@ -138,22 +136,3 @@ def _digest_of(code: CodeType) -> str:
         return digest(ast.parse(textwrap.dedent(inspect.getsource(code))).body[:1])
     except (OSError, SyntaxError, TypeError):
         return ""
-
-
-def main() -> None:
-    """Add what the functions of these names are in the verl that is installed."""
-    from pathlib import Path
-
-    from verl.trainer.ppo import core_algos
-    from verl.workers.utils import losses
-
-    for name, digests in _SUMS.items():
-        function = getattr(losses, name, None) or getattr(core_algos, name, None)
-        if function is not None:
-            digests[:] = sorted({*digests, _digest_of(function.__code__)})
-    text = json.dumps(_SUMS, indent=2, sort_keys=True)
-    Path(__file__).with_name(_TABLE).write_text(f"{text}\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -20,19 +20,10 @@ _PAIR = 2
 
 
 def refuse(engine: Any, data: Any, module: ModuleType) -> None:
-    """Raise for every setting under which upstream computes something else than its part of the batch.
+    """Raise for each setting of an engine or a batch under which upstream computes another part of the batch.
 
-    Depends on settings only, so all ranks raise alike, and before any of them waits for another.
-
-    Args:
-        engine: verl's Megatron engine.
-        data: The batch that it is to run.
-        module: That of the engine's class.
-
-    Raises:
-        NotImplementedError: Dynamic context parallelism cannot be right with this setting.
-        ValueError: A setting that it needs is missing.
-
+    Depends on settings only, so all ranks raise alike, and before any of them waits for another. `module` is
+    that of the engine's class.
     """
     from megatron.core.utils import get_model_config
     from verl.utils import tensordict_utils as tu
@@ -98,7 +89,7 @@ def refuse(engine: Any, data: Any, module: ModuleType) -> None:
 
 
 def refuse_settings(config: Any, is_value_model: bool) -> None:
-    """Raise for what can be told as soon as there is an engine. For arguments and errors see `refuse`."""
+    """Raise for what can be told as soon as there is an engine."""
     static = config.context_parallel_size
     refusals = (
         (
@@ -158,7 +149,8 @@ def refusals_of_model(settings: Any, *, trained: bool) -> tuple[Refusal, ...]:
     """Return the refusals of Megatron's `TransformerConfig`: none unless its model is trained."""
     if not trained:
         return ()
-    z_loss = _has_experts(settings) and bool(getattr(settings, "moe_z_loss_coeff", None))
+    experts = bool(getattr(settings, "num_moe_experts", None))
+    z_loss = experts and bool(getattr(settings, "moe_z_loss_coeff", None))
     return (
         (
             _crossed(settings),
@@ -170,7 +162,7 @@ def refusals_of_model(settings: Any, *, trained: bool) -> tuple[Refusal, ...]:
             "overlap_p2p_comm=True and batch_p2p_comm=False in override_transformer_config",
         ),
         (
-            _balanced(settings),
+            experts and _balanced(settings),
             (
                 "an auxiliary loss that balances experts: Megatron takes it over the tokens of the static "
                 "group, which are those of one rank, whichever part of a sequence it holds"
@@ -188,28 +180,22 @@ def refusals_of_model(settings: Any, *, trained: bool) -> tuple[Refusal, ...]:
     )
 
 
-def _has_experts(settings: Any) -> bool:
-    return bool(getattr(settings, "num_moe_experts", None))
-
-
 def _balanced(settings: Any) -> bool:
-    """Return whether the model's router has a balancing loss with any weight."""
+    """Return whether a router has a balancing loss with any weight."""
     kinds = getattr(settings, "moe_router_load_balancing_type", None) or ()
     weights = getattr(settings, "moe_aux_loss_coeff", 0.0)
     if isinstance(kinds, str):
         kinds = (kinds,)
     if weights is None or isinstance(weights, (int, float)):
         weights = [weights] * len(kinds)  # else a sequence, of whatever class a configuration has for it
-    used = any(kind in _BALANCING and weight for kind, weight in zip(kinds, weights, strict=False))
-    return used and _has_experts(settings)
+    return any(kind in _BALANCING and weight for kind, weight in zip(kinds, weights, strict=False))
 
 
 def _crossed(settings: Any) -> bool:
     """Return whether two ranks would each take a message of the other for another one.
 
-    Each posts what is for the previous stage and from it, then what is for the next and from it. So the first
-    that one sends, to its previous, is the first that the other takes, from its previous. Megatron's own
-    training script refuses it as well; the schedule does not.
+    Each posts what is for the previous stage and from it first, which is the same rank as the next.
+    Megatron's own training script refuses it as well; the schedule does not.
     """
     virtual = getattr(settings, "virtual_pipeline_model_parallel_size", None)
     pair = getattr(settings, "pipeline_model_parallel_size", 1) == _PAIR

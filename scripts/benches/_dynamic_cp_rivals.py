@@ -6,13 +6,11 @@ same token budget for each rank. Where a rule may leave ranks without work, an e
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
-from overlay.patches._dynamic_cp.cost import Meter
-from overlay.patches._dynamic_cp.other_planners import megatron_rule, micro_batches, replicas
+from overlay.patches._dynamic_cp.mixed import smallest_size
 from overlay.patches._dynamic_cp.plan import plan_uniform
-from overlay.patches._dynamic_cp.windows import smallest_size
+from overlay.patches._partition import karmarkar_karp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +20,27 @@ if TYPE_CHECKING:
     Step = list[Plan]
 
 
+def balanced(lengths: Sequence[int], indices: Sequence[int], parts: int) -> list[list[int]]:
+    """Return the indices in parts of about equal work by verl's estimate, most work first."""
+    work = [24576 * lengths[index] + lengths[index] ** 2 for index in indices]
+    found = karmarkar_karp(work, parts, equal_size=False)
+    found.sort(key=lambda part: -sum(work[place] for place in part))
+    return [[indices[place] for place in part] for part in found]
+
+
+def micro_batches(lengths: Sequence[int], indices: Sequence[int], budget: int) -> list[list[int]]:
+    """Return the micro-batches of verl, in as few as its Karmarkar-Karp needs to hold the budget."""
+    for count in range(max(1, -(-sum(lengths[index] for index in indices) // budget)), len(indices)):
+        parts = balanced(lengths, indices, count)
+        if all(sum(lengths[index] for index in part) <= budget for part in parts):
+            return parts
+    return [[index] for index in indices]
+
+
 def fixed(lengths: Sequence[int], ranks: int, room: int, size: int = 4) -> Step:
     """Return the step of static context parallelism: W / C balanced replicas, each with its micro-batches."""
-    parts = replicas(lengths, ranks // size, size * room, Meter()) or []
+    replicas = balanced(lengths, range(len(lengths)), ranks // size)
+    parts = [micro_batches(lengths, replica, size * room) for replica in replicas]
     return [
         tuple(
             (place * size, size, tuple(part[turn]) if turn < len(part) else ())
@@ -41,7 +57,7 @@ def verl(lengths: Sequence[int], ranks: int, room: int) -> Step:
     parallelism. Here all ranks share them.
     """
     step: Step = []
-    for part in micro_batches(lengths, range(len(lengths)), ranks * room, Meter()) or []:
+    for part in micro_batches(lengths, range(len(lengths)), ranks * room):
         size = smallest_size(max(lengths[index] for index in part), room) if len(part) >= ranks else ranks
         each = -(-len(part) // (ranks // size))
         step.append(
@@ -56,23 +72,9 @@ def verl(lengths: Sequence[int], ranks: int, room: int) -> Step:
 def uniform(lengths: Sequence[int], ranks: int, room: int) -> Step:
     """Return the step of `OVERLAY_DCP=uniform`: verl's micro-batches, one C in each, balanced by tokens."""
     step: Step = []
-    for part in micro_batches(lengths, range(len(lengths)), ranks * room, Meter()) or []:
+    for part in micro_batches(lengths, range(len(lengths)), ranks * room):
         plan = plan_uniform([lengths[index] for index in part], ranks, room, room)
         step.append(
             tuple((start, size, tuple(part[place] for place in places)) for start, size, places in plan)
-        )
-    return step
-
-
-def megatron(lengths: Sequence[int], ranks: int, room: int) -> Step:
-    """Return the step of the rule of Megatron's development branch."""
-    step: Step = []
-    for members in megatron_rule(lengths, ranks, room, Meter()) or []:
-        starts = itertools.accumulate([member.size for member in members], initial=0)
-        step.append(
-            tuple(
-                (start, member.size, tuple(member.indices))
-                for start, member in zip(starts, members, strict=False)
-            )
         )
     return step

@@ -4,7 +4,7 @@ As a program this prints what a step takes, over the least that any plan could, 
 
     ./scripts/bench plans --seed 1
 
-Nothing here was timed on a GPU. `bench growth` times the planner itself.
+Nothing here was timed on a GPU.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from benches import _dynamic_cp_rivals as rivals
 from benches import _partition
 from overlay.patches._dynamic_cp import cost
-from overlay.patches._dynamic_cp.mixed import plan_step
+from overlay.patches._dynamic_cp.mixed import plan_step, smallest_size
 from overlay.patches._dynamic_cp.plan import allowed_sizes
-from overlay.patches._dynamic_cp.windows import smallest_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +44,6 @@ METHODS: dict[str, Callable[[Sequence[int], int, int], list[Plan]]] = {
     "fixed CP 4": rivals.fixed,
     "verl 0.8.0": rivals.verl,
     "uniform": rivals.uniform,
-    "Megatron's dev rule": rivals.megatron,
     "mixed": mixed,
 }
 

@@ -74,9 +74,9 @@ class Installed:
         """Return why no row was written for the patch, empty if one was."""
         done = self.run("prove", "--write", TABLE, *more, PATCH, "--json")
         assert done.stdout, done.stderr
-        (tried,) = json.loads(done.stdout)["tries"]
-        assert bool(tried["why"]) == (done.returncode == 1) == (not self.trusts)
-        return str(tried["why"])
+        (tried,) = json.loads(done.stdout)["rows"]
+        assert bool(tried["rows"]) == (done.returncode == 0) == self.trusts
+        return "" if tried["rows"] else str(tried["why"])
 
 
 @pytest.fixture

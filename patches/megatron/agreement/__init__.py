@@ -34,14 +34,13 @@ PATCH = Patch(
     summary="Compare the patches of all ranks when the model parallel state has been initialised",
     why=(
         "Ranks that run different patches, or the same ones on different sources, train on without a word. "
-        "When Megatron has made its process groups, all ranks compare what is patched and on which sources, "
-        "and all of them raise if they differ."
+        "With the patch they compare what is in force once Megatron has made its process groups, and all "
+        "raise if they differ."
     ),
     changes=("safety",),
-    met="Any job of more than one rank. It changes no number: ranks that differ stop before they train.",
+    met="Any job of more than one rank. Ranks that differ stop before they train.",
     evidence=(
-        "It replaces nothing that computes. In drawn jobs healthy ranks go on, and differing ones are named "
-        "(tests/overlay/records/test_drawn_jobs.py)."
+        "It replaces nothing that computes. In drawn jobs healthy ranks go on, and differing ones are named."
     ),
     upstream=("verl-project/verl-ascend-recipe#112", "NVIDIA-NeMo/RL#3754", "vllm-project/vllm#27940"),
     companion=True,

@@ -39,16 +39,13 @@ PATCH = Patch(
     id="megatron.async-checkpoint-pin",
     summary="What an asynchronous checkpoint has staged is kept until it is written",
     why=(
-        "To save asynchronously, Megatron copies its shards into pinned host memory and forks a process that "
-        "writes them. Until 0.16.1 nothing in the trainer holds the copies meanwhile: torch hands the memory "
-        "out for the next copy, which the process then writes, and the checkpoint is corrupt without a word. "
-        "With the patch the copies are held until the process has been joined."
+        "To save asynchronously, Megatron copies its shards into pinned host memory and forks a process "
+        "that writes them. Until 0.16.1 nothing holds the copies meanwhile: torch hands out the memory for "
+        "the next copy, and the checkpoint is corrupt without a word. With the patch they are held until "
+        "the process has been joined."
     ),
     changes=("numbers", "memory"),
-    met=(
-        "Asynchronous saving (--async-save) with the process that is forked for each checkpoint, which is "
-        "the default."
-    ),
+    met="Asynchronous saving (--async-save) with a process that is forked for each checkpoint, the default.",
     evidence="megatron-core 0.17 holds the copies so long, and keeps the contract alone.",
     upstream=("NVIDIA/Megatron-LM#2288",),
     targets=one_target(

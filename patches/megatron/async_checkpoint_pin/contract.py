@@ -6,58 +6,51 @@ import gc
 import os
 import weakref
 
-from overlay.patch import Contract
-from overlay.testing import with_patches
+from overlay.compat.contracts import megatron_parts as parts
 
 
-def wrong(seed: str) -> str:
+@parts.on_one_rank
+def wrong(_seed: str) -> str:
     """Return what became of staged tensors while they are written, and afterwards; empty if all is well."""
     import torch
+    from megatron.core.dist_checkpointing.strategies import async_utils
 
-    from overlay.compat.megatron_on_cpu import megatron
+    drawn, owners = torch.randn(5, 3), list[weakref.ref[torch.Tensor]]()
+    go_on, told = os.pipe()
 
-    with megatron():
-        from megatron.core.dist_checkpointing.strategies import async_utils
+    def stage() -> list[torch.Tensor]:
+        copy = drawn.clone()
+        owners.append(weakref.ref(copy))
+        return [copy]
 
-        torch.manual_seed(int(seed) % 2**31)
-        drawn, owners = torch.randn(5, 3), list[weakref.ref[torch.Tensor]]()
-        go_on, told = os.pipe()
+    def write(_plan: object, staged: list[torch.Tensor], sign: float) -> None:
+        os.read(go_on, 1)  # as if the disk were slow
+        if not torch.equal(staged[0], drawn) or sign != float(drawn[0, 0]):
+            os._exit(3)
 
-        def stage() -> list[torch.Tensor]:
-            copy = drawn.clone()
-            owners.append(weakref.ref(copy))
-            return [copy]
-
-        def write(_plan: object, staged: list[torch.Tensor], sign: float) -> None:
-            os.read(go_on, 1)  # as if the disk were slow
-            if not torch.equal(staged[0], drawn) or sign != float(drawn[0, 0]):
-                os._exit(3)
-
-        queue = async_utils.AsyncCallsQueue()
-        finished = list[int]()
-        arguments, done_with = ("plan", None, float(drawn[0, 0])), [lambda *_: finished.append(1)]
-        request = async_utils.AsyncRequest(write, arguments, done_with, preload_fn=stage)
-        first = queue.schedule_async_request(request)
-        process = queue.async_calls[-1].async_caller.process
-        gc.collect()
-        held = owners[0]() is not None
-        os.write(told, b".")
-        done = queue.maybe_finalize_async_calls(blocking=True)
-        if process.exitcode or done != [first] or not finished:
-            return "the checkpoint was not written as it was staged"
-        if not held:
-            return "nothing holds what was staged while it is being written"
-        # multiprocessing has forgotten the process: it was joined.
-        del process
-        gc.collect()
-        if owners[0]() is not None:
-            return "what was staged is held after it was written"
-        # A request that stages nothing goes as it is.
-        plain = async_utils.AsyncRequest(lambda *_: None, ("plan",), [])
-        second = queue.schedule_async_request(plain)
-        if queue.maybe_finalize_async_calls(blocking=True) != [second]:
-            return "a request without staging is not finished"
-    return ""
+    queue, finished = async_utils.AsyncCallsQueue(), list[int]()
+    arguments, done_with = ("plan", None, float(drawn[0, 0])), [lambda *_: finished.append(1)]
+    first = queue.schedule_async_request(
+        async_utils.AsyncRequest(write, arguments, done_with, preload_fn=stage)
+    )
+    process = queue.async_calls[-1].async_caller.process
+    gc.collect()
+    held = owners[0]() is not None
+    os.write(told, b".")
+    done = queue.maybe_finalize_async_calls(blocking=True)
+    if process.exitcode or done != [first] or not finished:
+        return "the checkpoint was not written as it was staged"
+    if not held:
+        return "nothing holds what was staged while it is being written"
+    # multiprocessing has forgotten the process: it was joined.
+    del process
+    gc.collect()
+    if owners[0]() is not None:
+        return "what was staged is held after it was written"
+    # A request that stages nothing goes as it is.
+    second = queue.schedule_async_request(async_utils.AsyncRequest(lambda *_: None, ("plan",), []))
+    all_done = queue.maybe_finalize_async_calls(blocking=True) == [second]
+    return "" if all_done else "a request without staging is not finished"
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.async-checkpoint-pin"), before=("torch",))
+CONTRACT = parts.contract("megatron.async-checkpoint-pin", wrong)

@@ -30,15 +30,12 @@ PATCH = Patch(
     summary="The greatest attention logit that is logged is of one step, as is its memory",
     why=(
         "With log_max_attention_logit each attention layer keeps the greatest logit that it has seen, and "
-        "with it the graph of every micro-batch. qk_clip resets it at each step, logging alone never does: "
-        "memory runs out, and what is logged is the greatest logit since the job began. With the patch it is "
-        "reset once it has been logged. The graphs of one step are kept as before."
+        "the graph of every micro-batch with it. qk_clip resets it at each step, logging alone never does: "
+        "memory runs out, and the greatest logit since the job began is logged. With the patch it is reset "
+        "once it has been logged."
     ),
     changes=("memory", "numbers"),
-    met=(
-        "log_max_attention_logit without qk_clip, with Transformer Engine 2.9 or later. No number changes "
-        "but the one that is logged."
-    ),
+    met="log_max_attention_logit without qk_clip, on Transformer Engine 2.9 or later.",
     evidence=(
         "megatron-core 0.19 begins each layer's logit anew once it is logged (NVIDIA/Megatron-LM#5067), but "
         "under CUDA graphs. What is logged is compared with the greatest logit of the step."

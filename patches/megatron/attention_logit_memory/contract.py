@@ -8,11 +8,10 @@ import importlib
 import os
 import time
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
-from overlay.patch import Contract
-from overlay.testing import with_patches
 
 #: Tokens, sequences, heads, size of a head; micro-batches of a step.
 TOKENS, SEQUENCES, HEADS, SIZE = 5, 2, 3, 4
@@ -27,28 +26,32 @@ def wrong(seed: str) -> str:
     Under replayed CUDA graphs too, where 0.19 alone logs 0.
     """
     os.environ["TE_STAND_IN"] = "2.12.0"
-    import torch
-
     from overlay.compat.cpu_transformer_engine import install
-    from overlay.compat.megatron_on_cpu import megatron
 
     install()
-    held = _stand_in()
+    found: str = _trained(seed, held=_stand_in())
+    return found
+
+
+@parts.on_one_rank
+def _trained(_seed: str, *, held: list[weakref.ref[Any]]) -> str:
     held.clear()
-    with megatron():
-        torch.manual_seed(int(seed) % 2**31)
-        for clips, replayed in ((False, False), (True, False), (False, True)):
-            if off := _steps(_model(clips=clips), held, clips=clips, replayed=replayed):
-                return off
+    for clips, replayed in ((False, False), (True, False), (False, True)):
+        if off := _steps(_attention(clips=clips), held, clips=clips, replayed=replayed):
+            return off
     return ""
 
 
-def _steps(model: Any, held: list[weakref.ref[Any]], *, clips: bool, replayed: bool) -> str:
+def _steps(attention: Any, held: list[weakref.ref[Any]], *, clips: bool, replayed: bool) -> str:
     """Take three steps of several micro-batches, and return what is wrong after one of them."""
     import torch
     from megatron.core.optimizer.qk_clip import clip_qk
 
-    (attention,) = (layer.self_attention for layer in model.module.module.decoder.layers)
+    # As much of a chunk of a model as Megatron and the patch look at.
+    decoder = SimpleNamespace(layers=[SimpleNamespace(self_attention=attention)])
+    chunk = SimpleNamespace(
+        module=SimpleNamespace(module=SimpleNamespace(decoder=decoder)), modules=attention.modules
+    )
     captured: Any = None
     for _ in range(3):
         greatest = []
@@ -65,7 +68,7 @@ def _steps(model: Any, held: list[weakref.ref[Any]], *, clips: bool, replayed: b
             captured.copy_(of_heads)
         elif replayed:
             captured = attention.core_attention.current_max_attn_logits.detach()
-        logged, right = clip_qk([model], log_max_only=not clips), float(of_heads.max())
+        logged, right = clip_qk([chunk], log_max_only=not clips), float(of_heads.max())
         if abs(logged - right) > 1e-4:
             of = "a replayed graph" if replayed else "the step"
             return f"what is logged is {logged:.4f}, and the greatest of {of} {right:.4f}"
@@ -88,26 +91,13 @@ def _kept(held: list[weakref.ref[Any]]) -> int:
 
 @functools.cache
 def _stand_in() -> list[weakref.ref[Any]]:
-    """Let Transformer Engine's attention return logits; return references to what its graphs hold.
+    """Let Transformer Engine's attention return logits; return references to what their graphs hold.
 
     Once in a process: Megatron's attention is a subclass of the first.
     """
     import torch
 
     held: list[weakref.ref[Any]] = []
-
-    class Held(torch.autograd.Function):
-        """Hands on what it gets, and holds a tensor by its node, as kernels hold what they need."""
-
-        @staticmethod
-        def forward(ctx: Any, scores: Any) -> Any:
-            ctx.needed = scores.clone()
-            held.append(weakref.ref(ctx.needed))
-            return scores.clone()
-
-        @staticmethod
-        def backward(_ctx: Any, *grads: Any) -> Any:
-            return grads[0]
 
     class DotProductAttention(torch.nn.Module):
         """Attention that also returns the greatest logit of each head."""
@@ -116,7 +106,10 @@ def _stand_in() -> list[weakref.ref[Any]]:
             super().__init__()
 
         def forward(self, query: Any, key: Any, value: Any, _mask: Any, **_options: Any) -> Any:
-            scores = Held.apply(torch.einsum("qbhd,kbhd->bhqk", query, key))
+            scores = torch.einsum("qbhd,kbhd->bhqk", query, key)
+            hook = functools.partial(lambda _grad: None)
+            scores.register_hook(hook)  # which lives as long as the graph
+            held.append(weakref.ref(hook))
             out = torch.einsum("bhqk,kbhd->qbhd", scores.softmax(-1), value)
             return out.flatten(2), scores.amax((0, 2, 3))
 
@@ -124,8 +117,8 @@ def _stand_in() -> list[weakref.ref[Any]]:
     return held
 
 
-def _model(*, clips: bool) -> Any:
-    """Return a chunk of a model of one layer, of which attention is Megatron's."""
+def _attention(*, clips: bool) -> Any:
+    """Return as much of Megatron's self-attention as clipping sees: it scales nothing, and starts anew."""
     import torch
     from megatron.core.extensions.transformer_engine import TEDotProductAttention
     from megatron.core.transformer.enums import AttnMaskType
@@ -134,8 +127,6 @@ def _model(*, clips: bool) -> Any:
     config.log_max_attention_logit, config.qk_clip = not clips, clips
 
     class Attention(torch.nn.Module):
-        """As much of self-attention as clipping sees: it scales nothing, and starts anew."""
-
         def __init__(self) -> None:
             super().__init__()
             self.core_attention = TEDotProductAttention(config, 1, AttnMaskType.causal, "self")
@@ -146,13 +137,7 @@ def _model(*, clips: bool) -> Any:
         def clip_qk(self) -> None:
             self.core_attention.current_max_attn_logits = None
 
-    model: Any = torch.nn.Module()
-    model.self_attention = Attention()
-    for name in ("layers", "decoder", "module", "module"):
-        outer: Any = torch.nn.Module()
-        setattr(outer, name, torch.nn.ModuleList([model]) if name == "layers" else model)
-        model = outer
-    return model
+    return Attention()
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.attention-logit-memory"), before=("torch",))
+CONTRACT = parts.contract("megatron.attention-logit-memory", wrong)

@@ -49,8 +49,8 @@ PATCH = Patch(
     summary="Each layer gets the context parallel communication type that the list has for it",
     why=(
         "cp_comm_type may be a list with a type for each layer. Until 0.16.1 Megatron looks a layer up by "
-        "its number, which counts from one: every layer has the type of the next one, and for the last an "
-        "IndexError is raised. With the patch each layer has its own."
+        "its number, which counts from one: every layer has the type of the next, and the last raises an "
+        "IndexError."
     ),
     changes=("crashes", "speed"),
     met="cp_comm_type as a list, with a context parallel size above 1.",

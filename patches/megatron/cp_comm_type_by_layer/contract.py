@@ -7,27 +7,23 @@ import random
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
-from overlay.patch import Contract
-from overlay.testing import with_patches
 
 TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
 LAYERS = 7
 
 
+@parts.on_one_rank
 def wrong(seed: str) -> str:
     """Return which layers are built with another type, empty if none is."""
-    from overlay.compat.megatron_on_cpu import megatron
-
-    with megatron():
-        draw = random.Random(seed)
-        for _ in range(4):
-            types = [draw.choice(TYPES) for _ in range(LAYERS)]
-            if (found := _built(draw, types, 2)) != types:
-                return f"of the types {types} the layers have {found}"
-            if _built(draw, "a2a", 2) != ["a2a"] * LAYERS or _built(draw, None, 2) != [None] * LAYERS:
-                return "one type for all layers is not what each of them has"
-            if _built(draw, types, 1) != [None] * LAYERS:
-                return "without context parallelism a layer has a type"
+    draw = random.Random(seed)
+    for _ in range(4):
+        types = [draw.choice(TYPES) for _ in range(LAYERS)]
+        if (found := _built(draw, types, 2)) != types:
+            return f"of the types {types} the layers have {found}"
+        if _built(draw, "a2a", 2) != ["a2a"] * LAYERS or _built(draw, None, 2) != [None] * LAYERS:
+            return "one type for all layers is not what each of them has"
+        if _built(draw, types, 1) != [None] * LAYERS:
+            return "without context parallelism a layer has a type"
     return ""
 
 
@@ -40,8 +36,6 @@ def _built(draw: random.Random, types: Any, ranks: int) -> list[Any]:
     given, seen = list[Any](), list[Any]()
 
     class Attention(torch.nn.Module):
-        """Notes what the layer asks for."""
-
         def __init__(self, config: Any, cp_comm_type: Any = None, **_options: Any) -> None:
             super().__init__()
             given.append(cp_comm_type)
@@ -63,4 +57,4 @@ def _built(draw: random.Random, types: Any, ranks: int) -> list[Any]:
     return given
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.cp-comm-type-by-layer"), before=("torch",))
+CONTRACT = parts.contract("megatron.cp-comm-type-by-layer", wrong)

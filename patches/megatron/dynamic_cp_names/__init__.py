@@ -124,16 +124,15 @@ PATCH = Patch(
     summary="Dynamic context parallelism for verl on a released Megatron-Core",
     why=(
         "verl 0.8 asks Megatron for dynamic context parallelism by names of its development branch. "
-        "Megatron-Core 0.16 to 0.19 has it as hybrid context parallelism, and not all of it: a micro-batch's "
-        "rotary positions are computed in the static group, which fails or is silently wrong with fused "
-        "kernels, and Transformer Engine's attention stays in the group of the last micro-batch. With the "
-        "patch keyword, getter and groups are there, and attention works in the group of its micro-batch."
+        "Megatron-Core 0.16 to 0.19 has it as hybrid context parallelism, and not all of it: rotary "
+        "positions are computed in the static group, which fails or is silently wrong with fused kernels, "
+        "and Transformer Engine's attention stays in the group of the last micro-batch. With the patch "
+        "names and groups are there, and attention follows."
     ),
     changes=("numbers", "crashes"),
     met="verl's dynamic_context_parallel=True on a released Megatron-Core.",
     evidence=(
-        "The gradients of a step on ranks are compared with those of one process. Without the patch verl's "
-        "dynamic_context_parallel=True raises on these releases."
+        "A step's gradients are compared with one process. Without the patch verl raises on these releases."
     ),
     upstream=("verl-project/verl#5057", "NVIDIA/Megatron-LM#3405"),
     targets=(

@@ -11,8 +11,6 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.forked import wrong_on_ranks
-from overlay.patch import Contract
-from overlay.testing import with_patches
 
 RANKS = 2
 SLIMES = "slime.backends.megatron_utils.megatron_patch"
@@ -74,7 +72,10 @@ def _rank(seed: str) -> Iterator[str]:
         (whole(states, None)[0] * weights).sum().backward()
         if parallel:
             states, weights = (one.chunk(RANKS)[dist.get_rank()] for one in (states, weights))
-        chunk = _Chunk(part)
+        plain = SimpleNamespace(use_megatron_fsdp=False, use_custom_fsdp=False)
+        chunk = SimpleNamespace(
+            ddp_config=plain, named_parameters=part.named_parameters, modules=part.modules
+        )
         (part(states, None)[0] * weights).sum().backward()
         finalize_model_grads.__globals__["_allreduce_non_tensor_model_parallel_grads"]([chunk], part.config)
         wanted = _own((name, one.grad) for name, one in whole.named_parameters())
@@ -100,17 +101,11 @@ def _layer(group: Any, *, sequence_parallel: bool) -> Any:
             vars(self.weight)["sequence_parallel"] = config.sequence_parallel
 
     config = parts.small_transformer(
-        hidden_size=HIDDEN,
-        activation_func=torch.nn.functional.silu,
-        sequence_parallel=sequence_parallel,
-        tensor_model_parallel_size=1 if group else RANKS,
-        deterministic_mode=True,
-        linear_conv_kernel_dim=3,
-        linear_key_head_dim=KEY_SIZE,
-        linear_value_head_dim=VALUE_SIZE,
-        linear_num_key_heads=KEYS,
+        hidden_size=HIDDEN, activation_func=torch.nn.functional.silu, sequence_parallel=sequence_parallel,
+        tensor_model_parallel_size=1 if group else RANKS, deterministic_mode=True, linear_conv_kernel_dim=3,
+        linear_key_head_dim=KEY_SIZE, linear_value_head_dim=VALUE_SIZE, linear_num_key_heads=KEYS,
         linear_num_value_heads=VALUES,
-    )
+    )  # fmt: skip
     groups = ProcessGroupCollection()
     groups.tp = group or parallel_state.get_tensor_model_parallel_group()
     groups.cp = parallel_state.get_context_parallel_group()
@@ -142,12 +137,4 @@ def _own(named: Any) -> Any:
             yield torch.cat([part.chunk(RANKS)[dist.get_rank()] for part in rows])
 
 
-class _Chunk:
-    """The layer as a chunk of a model."""
-
-    def __init__(self, layer: Any) -> None:
-        self.ddp_config = SimpleNamespace(use_megatron_fsdp=False, use_custom_fsdp=False)
-        self.named_parameters, self.modules = layer.named_parameters, layer.modules
-
-
-CONTRACT = Contract(check=with_patches(wrong, "megatron.gated-norm-over-tp"), before=("torch",))
+CONTRACT = parts.contract("megatron.gated-norm-over-tp", wrong)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.patch import Patch, around, one_target, replaced, variant
 
 _GROUPS = "megatron.core.optimizer:_get_param_groups"
@@ -19,14 +19,7 @@ _BUFFERS = f"{_GROUPS}_and_buffers"
 #: The attribute that tells Megatron whether other ranks have the same elements.
 _MARK = "tensor_model_parallel"
 _SPLIT = {"TEColumnParallelLinear", "TERowParallelLinear"}
-EFFECT = effect(
-    __name__,
-    "parameter",
-    Figure(name="elements", says="elements of these parameters on this rank"),
-    did="marked otherwise",
-    then="{elements} elements",
-    always=True,
-)
+EFFECT = effect(__name__, "parameter", did="marked otherwise", always=True)
 
 
 @around
@@ -34,18 +27,18 @@ def marked(original: Any, model_chunks: Any, *args: Any, **kwargs: Any) -> Any:
     """Mark all modules of a model before its optimizer is built."""
     for chunk in model_chunks:
         for module in chunk.modules():
-            before = [(one, getattr(one, _MARK, False)) for one in module.parameters(recurse=False)]
+            own = [*module.parameters(recurse=False)]
+            before = [bool(getattr(one, _MARK, False)) for one in own]
             mark(module)
-            changed = [one for one, was in before if bool(getattr(one, _MARK, False)) != bool(was)]
-            EFFECT.changed += len(changed)
-            EFFECT.elements += sum(one.numel() for one in changed)
+            EFFECT.changed += sum(
+                bool(getattr(one, _MARK, False)) != was for one, was in zip(own, before, strict=True)
+            )
     return original(model_chunks, *args, **kwargs)
 
 
 def mark(module: Any) -> None:
-    """Mark the parameters of one module: whether another rank of the norm's group has the same elements.
+    """Mark those parameters of one module of which no other rank of the norm's group has the same elements.
 
-    A mark says that the rank's part is its own. What has none counts on the first tensor parallel rank alone.
     Megatron-FSDP's parameters are left as they are: it reads the marks for its own purposes.
     """
     names = {one.__name__ for one in type(module).__mro__}
@@ -93,10 +86,9 @@ PATCH = Patch(
     why=(
         "With tensor parallelism Megatron counts a parameter without a mark on the first rank only, and one "
         "with a mark on all. Since Transformer Engine 2.13 grouped experts have none: (TP-1)/TP of them is "
-        "missing from the norm, and gradients are clipped too weakly. Up to Megatron 0.16 weights that are "
-        "not split, as the down projections of multi-latent attention, count TP times. Learnable attention "
-        "sinks have never been marked. With the patch the marks are right; the norm of a running job "
-        "changes, and the size of an update that is clipped."
+        "missing from the norm, and gradients are clipped too weakly. Up to Megatron 0.16 undivided "
+        "weights, as the down projections of multi-latent attention, count TP times. Attention sinks have "
+        "never been marked. With the patch the marks are right, and the norm of a running job changes."
     ),
     changes=("numbers",),
     met=(

@@ -5,18 +5,16 @@ from __future__ import annotations
 import functools
 import gc
 import math
-from collections.abc import Callable
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.rank_cases import Cases, RankCases, Row, within
-from overlay.patch import Contract
 
 #: The last Transformer Engine that marks the weights of grouped experts, and one that does not.
 MARKED, UNMARKED = "2.12.0", "2.15.0"
-#: Of a parameter, the shape over all ranks, what takes this rank's part of it, and the dimension of the
-#: split, `None` if every rank has it whole.
-Split = tuple[tuple[int, ...], Callable[[Any], Any], "int | None"]
+#: Of a parameter, its shape over all ranks, with one of experts for each expert parallel rank in front; the
+#: dimension of the split, `None` if every rank has it whole; and whether it is of experts.
+Split = tuple[tuple[int, ...], "int | None", bool]
 
 #: Experts of the whole model, and sizes of theirs. Heads of attention.
 EXPERTS, WIDE, NARROW, HEADS = 4, 8, 4, 4
@@ -72,32 +70,23 @@ def _step(kind: str, *, distributed: bool) -> Row:
     `kept` is the number of optimizers and states that outlive the last reference, without the collector.
     """
     import torch
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
     from megatron.core.tensor_parallel import set_defaults_if_not_set_tensor_model_parallel_attributes
 
     model, splits = _model(kind)
     for parameter in model.parameters():  # as Megatron's training does with every model
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
     dims = {name: one.partition_dim for name, one in model.named_parameters()}
-    knows_gloo = parts.knows(get_megatron_optimizer, "use_gloo_process_groups")
-    settings = DistributedDataParallelConfig(use_distributed_optimizer=distributed, overlap_grad_reduce=False)
-    parallel = DistributedDataParallel(model.config, settings, model)
-    optimizer = get_megatron_optimizer(
-        OptimizerConfig(
-            optimizer="adam" if distributed else "sgd", lr=RATE, clip_grad=CLIP, weight_decay=0.0,
-            sgd_momentum=0.0, use_distributed_optimizer=distributed, bf16=False, fp16=False,
-        ),
-        [parallel],
-        # No groups for checkpoints are asked for, where there is a setting.
-        **({"use_gloo_process_groups": False} if knows_gloo else {}),
+    parallel = parts.data_parallel(model, use_distributed_optimizer=distributed)
+    optimizer = parts.optimizer(
+        parallel, gloo=False, optimizer="adam" if distributed else "sgd", lr=RATE, clip_grad=CLIP,
+        sgd_momentum=0.0, use_distributed_optimizer=distributed,
     )  # fmt: skip
     draw = parts.generator()
     squares, wanted = 0.0, {}
-    for name, (shape, part, _) in splits.items():
+    for name, (shape, dim, experts) in splits.items():
         whole = torch.randn(shape, generator=draw, dtype=torch.float64)
         squares += float(whole.square().sum())
-        wanted[name] = part(whole)
+        wanted[name] = _part(whole, dim, experts=experts)
     parameters = dict(model.named_parameters())
     before = {name: one.detach().double().clone() for name, one in parameters.items()}
     for name, one in parameters.items():
@@ -119,7 +108,7 @@ def _step(kind: str, *, distributed: bool) -> Row:
         "update": max(off, default=0.0),
         # Transformer Engine itself says 0 of all experts where Megatron does not tell it how they are split.
         "joined": float(
-            sum(_badly_joined(parameters[name], splits[name][2]) for name in splits if dims[name] < 0)
+            sum(_badly_joined(parameters[name], splits[name][1]) for name in splits if dims[name] < 0)
         ),
         "kept": float(kept),
     }
@@ -154,8 +143,7 @@ def _model(kind: str) -> tuple[Any, dict[str, Split]]:
     from megatron.core.extensions.transformer_engine import TELinear
     from megatron.core.transformer.module import MegatronModule
 
-    layout, rank = parts.layout(), parallel_state.get_tensor_model_parallel_rank()
-    size = layout["tensor_model_parallel_size"]
+    layout = parts.layout()
     config = parts.small_transformer(
         num_attention_heads=HEADS,
         num_moe_experts=EXPERTS,
@@ -173,13 +161,14 @@ def _model(kind: str) -> tuple[Any, dict[str, Split]]:
             6, 4, parallel_mode="duplicated", config=config, init_method=_ones, bias=False,
             skip_bias_add=False, skip_weight_param_allocation=False,
         )  # fmt: skip
-        splits["down.weight"] = ((4, 6), lambda whole: whole, None)
+        splits["down.weight"] = ((4, 6), None, False)
     if kind in ("sinks", "all"):
         attention = torch.nn.Module()
         # As Megatron's and Transformer Engine's attention register it, without a mark.
-        attention.register_parameter("softmax_offset", torch.nn.Parameter(torch.zeros(HEADS // size)))
+        own = HEADS // layout["tensor_model_parallel_size"]
+        attention.register_parameter("softmax_offset", torch.nn.Parameter(torch.zeros(own)))
         model.attention = attention
-        splits["attention.softmax_offset"] = ((HEADS,), lambda whole: whole.chunk(size)[rank], 0)
+        splits["attention.softmax_offset"] = ((HEADS,), 0, False)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()  # a step is all there is then, and none of it is rounded away
@@ -208,19 +197,21 @@ def _add_experts(model: Any, *, biased: bool) -> dict[str, Split]:
             shape = sizes[1:] if bias else sizes[::-1]
             dim = 0 if layer == "fc1" else None if bias else 1
             # Other experts on the other ranks.
-            splits[f"{layer}.{name}"] = ((expert, *shape), functools.partial(_experts_part, dim=dim), dim)
+            splits[f"{layer}.{name}"] = ((expert, *shape), dim, True)
     return splits
 
 
-def _experts_part(whole: Any, dim: int | None) -> Any:
-    """Return what a rank has of experts, one for each expert parallel rank, that are split along `dim`."""
+def _part(whole: Any, dim: int | None, *, experts: bool) -> Any:
+    """Return what this rank has of a parameter."""
     from megatron.core import parallel_state
 
-    mine = whole[parallel_state.get_expert_model_parallel_rank()]
+    if experts:
+        whole = whole[parallel_state.get_expert_model_parallel_rank()]
     if dim is None:
-        return mine
-    ranks = parallel_state.get_expert_tensor_parallel_world_size()
-    return mine.chunk(ranks, dim)[parallel_state.get_expert_tensor_parallel_rank()]
+        return whole
+    kind = "expert_tensor" if experts else "tensor_model"
+    size, rank = (getattr(parallel_state, f"get_{kind}_parallel_{one}")() for one in ("world_size", "rank"))
+    return whole.chunk(size, dim)[rank]
 
 
 def _ones(tensor: Any) -> Any:
@@ -251,4 +242,4 @@ CASES = RankCases(
 )
 wrong = CASES.wrong
 
-CONTRACT = Contract(check=CASES.check, starts=True)
+CONTRACT = CASES.contract()

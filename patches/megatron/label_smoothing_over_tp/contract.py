@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.forked import wrong_on_ranks
-from overlay.patch import Contract
-from overlay.testing import with_patches
 
 #: Tensor parallel ranks, tokens, sequences, words.
 RANKS, TOKENS, SEQUENCES, VOCABULARY = 2, 7, 3, 22
@@ -69,4 +68,4 @@ def _memory(own: Any) -> Iterator[str]:
         yield f"with float32 logits of {own.nbytes} bytes loss and gradient need {live.peak} more"
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.label-smoothing-over-tp"), before=("torch",))
+CONTRACT = parts.contract("megatron.label-smoothing-over-tp", wrong)

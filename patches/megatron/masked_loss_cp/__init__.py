@@ -72,11 +72,11 @@ PATCH = Patch(
     id="megatron.masked-loss-cp",
     summary="A masked loss under context parallelism is divided by the tokens of all its ranks",
     why=(
-        "Without calculate_per_token_loss, Megatron divides the sum of a loss by the tokens of its own "
-        "context parallel rank, and averages over the ranks. If a prompt is masked they have different "
-        "numbers: a token with few others on its rank weighs more, and where a rank has none, the loss of "
-        "the others is halved, or is NaN in 0.14. With the patch the sum of all ranks is divided by the "
-        "tokens of all, in one more all-reduce of one number. Data parallel ranks still divide by their own."
+        "Without calculate_per_token_loss, Megatron divides a sum of losses by the tokens of its own "
+        "context parallel rank, and averages over the ranks. If a prompt is masked, a token with few others "
+        "on its rank weighs more, and where a rank has none, the loss of the others is halved, or is NaN in "
+        "0.14. With the patch the sum of all ranks is divided by the tokens of all, in one more all-reduce "
+        "of one number. Data parallel ranks still divide by their own."
     ),
     changes=("numbers",),
     met=(

@@ -7,7 +7,6 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.rank_cases import Cases, RankCases, Row, within
-from overlay.patch import Contract
 
 #: Rows of a micro-batch on a rank, and their width.
 ROWS, WIDTH = 6, 4
@@ -70,4 +69,4 @@ def _of_one_process(weight: Any, rows: Any, masks: Any, *, context: bool) -> Any
 
 # Relative, of a gradient in float32.
 CASES = RankCases("megatron.masked-loss-cp", "the gradient is not that of one process", within(1e-5))
-CONTRACT = Contract(check=CASES.check, starts=True)
+CONTRACT = CASES.contract()

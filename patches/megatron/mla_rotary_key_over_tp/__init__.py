@@ -78,10 +78,10 @@ PATCH = Patch(
     why=(
         "All heads of multi-latent attention share one rotary key, and each tensor parallel rank hands back "
         "its gradient from its own heads alone. That is right only with sequence parallelism and a down "
-        "projection that every rank has whole, as Transformer Engine's layers from 0.14 on. In all other "
-        "cases the gradient of that projection's last rows and of every layer before is too small, and "
-        "without sequence parallelism the ranks' copies drift apart. With the patch the parts are summed: "
-        "one all-reduce of that key for each layer in the backward pass."
+        "projection that every rank has whole. Elsewhere the gradient of that projection's last rows and of "
+        "all earlier layers is too small, and without sequence parallelism the ranks' copies drift apart. "
+        "With the patch the parts are summed: one all-reduce of that key for each layer in the backward "
+        "pass."
     ),
     changes=("numbers",),
     met=(
@@ -89,8 +89,8 @@ PATCH = Patch(
         "Transformer Engine, or with mla_down_proj_fusion."
     ),
     evidence=(
-        "One process of Megatron's own layer has the same gradients, and so does Megatron where a whole down "
-        "projection meets sequence parallelism."
+        "One process of Megatron's own layer has the same gradients, and so does Megatron where that is "
+        "right."
     ),
     upstream=("NVIDIA/Megatron-LM#6839",),
     targets=one_target(MEGATRON, variant("0.12", replaced(_TENSORS, tensors))),

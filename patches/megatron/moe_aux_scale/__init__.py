@@ -1,8 +1,7 @@
 """`megatron.moe-aux-scale`: auxiliary losses of a router weigh what their coefficients say, in every layout.
 
-A router multiplies its loss by the tokens of one rank, and the gradient is divided by those of all. Loss and
-coefficient are both multiplied by what is missing: the gradient grows, and what is reported, their quotient,
-stays. Where that is one rank's, Megatron's tracker is told to average it.
+Loss and coefficient are both multiplied by what is missing of the gradient: it grows, and what is reported,
+their quotient, stays. Where that is one rank's, Megatron's tracker is told to average it.
 """
 
 from __future__ import annotations
@@ -140,17 +139,16 @@ def _attach(*, context: bool) -> Any:
         original: Any,
         self: Any,
         activation: Any,
-        aux_loss_coeff: float,
+        aux_loss_coeff: Any,
         aux_loss: Any,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
         count = kwargs.get("valid_token_count")
-        if count is None:
+        if count is None or isinstance(count, int):
             factor = _factor(self, context=context)
-        elif isinstance(count, int):
-            kwargs["valid_token_count"] = None  # all rows of the activation count
-            factor = _factor(self, context=context)
+            if count is not None:
+                kwargs["valid_token_count"] = None  # all rows of the activation count
         else:
             factor = _SEQUENCES.get() if self.calculate_per_token_loss else 1
         return original(self, activation, aux_loss_coeff * factor, aux_loss * factor, *args, **kwargs)
@@ -173,7 +171,7 @@ def attach_masked(
     original: Any,
     self: Any,
     activation: Any,
-    aux_loss_coeff: float,
+    aux_loss_coeff: Any,
     aux_loss: Any,
     name: str,
     *args: Any,
@@ -201,11 +199,10 @@ PATCH = Patch(
         "The gradient of a router's auxiliary losses depends on the layout of the ranks. With "
         "calculate_per_token_loss it is too small by the tensor times the context parallel size, from 0.16 "
         "on that of seq_aux_loss by the micro-batch size as well, and from 0.19 on too large with a padding "
-        "mask. Without it, it is too small by the context parallel size before 0.16. What is logged is the "
-        "loss of one data parallel rank before 0.14, and the z-loss of one rank's tokens before 0.19. With "
-        "the patch both are those of one process, in a running job too: scale the coefficients to keep the "
-        "balance that it has. The gradient of global_aux_loss stays too small by the data parallel size, and "
-        "as it is with a padding mask, as does the report of a z-loss with one."
+        "mask. Without it, it is too small by the context parallel size before 0.16. What is logged is one "
+        "data parallel rank's loss before 0.14, and one rank's z-loss before 0.19. With the patch both are "
+        "those of one process: scale the coefficients to keep the balance of a running job. "
+        "global_aux_loss, and the report of a z-loss with a padding mask, stay as they are."
     ),
     changes=("numbers",),
     met=(
@@ -216,8 +213,8 @@ PATCH = Patch(
     ),
     opt_in=True,
     evidence=(
-        "Takes the weight of one process for the coefficient. A running job may have chosen its coefficient "
-        "against the gradient that it got."
+        "Takes the weight of one process for the coefficient. A running job may have chosen it against the "
+        "gradient that it got."
     ),
     upstream=(
         "NVIDIA/Megatron-LM#5047",

@@ -9,7 +9,6 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.rank_cases import Cases, RankCases, Row
-from overlay.patch import Contract
 
 #: Relative, of a gradient and of a loss in float32.
 TOLERANCE = 1e-4
@@ -215,4 +214,4 @@ CASES = RankCases(
 )
 wrong = CASES.wrong
 
-CONTRACT = Contract(check=CASES.check, starts=True)
+CONTRACT = CASES.contract()

@@ -101,11 +101,11 @@ PATCH = Patch(
     summary="Multi-token prediction under context parallelism is divided by the tokens of all its ranks",
     why=(
         "The loss of multi-token prediction is a mean over the tokens of one context parallel rank, and is "
-        "averaged over the ranks. If a prompt is masked they have different numbers: a token with few others "
-        "on its rank weighs more, and where a rank has none, the loss of the others is halved, or is NaN up "
-        "to 0.16. With calculate_per_token_loss it is so from 0.17 on; before, only the report is. With the "
-        "patch gradient and report are those of one process, at up to four all-reduces of one number for "
-        "each depth. Data parallel ranks and micro-batches still divide by their own."
+        "averaged over the ranks. If a prompt is masked, a token with few others on its rank weighs more, "
+        "and where a rank has none, the loss of the others is halved, or is NaN up to 0.16. With "
+        "calculate_per_token_loss it is so from 0.17 on; before, only the report is. With the patch "
+        "gradient and report are those of one process, at up to four all-reduces of one number for each "
+        "depth. Data parallel ranks and micro-batches still divide by their own."
     ),
     changes=("numbers",),
     met="Multi-token prediction (mtp_num_layers) with context parallelism.",

@@ -7,7 +7,6 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.rank_cases import Cases, RankCases, Row, within
-from overlay.patch import Contract
 
 #: Tokens of a sequence, sequences of a micro-batch, micro-batches, tokens predicted beside the next one.
 TOKENS, SEQUENCES, BATCHES, DEPTHS = 8, 2, 2, 2
@@ -130,32 +129,14 @@ def _makes_labels() -> bool:
 
 
 def _model(context: int, draw: Any, *, per_token: bool) -> Any:
-    """Return Megatron's GPT model without attention, of which the local one knows no context parallelism."""
+    """Return a model with drawn weights."""
     import torch
-    from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
-    from megatron.core.transformer.enums import AttnMaskType
-    from megatron.core.transformer.spec_utils import ModuleSpec
-
-    class NoAttention(torch.nn.Module):
-        def __init__(self, *_: object, **__: object) -> None:
-            super().__init__()
-
-        def forward(self, hidden: Any, *_: object, **__: object) -> tuple[Any, None]:
-            return hidden, None
 
     config = parts.small_transformer(
         hidden_size=HIDDEN, num_attention_heads=1, context_parallel_size=context,
         calculate_per_token_loss=per_token, mtp_num_layers=DEPTHS, mtp_loss_scaling_factor=0.3,
     )  # fmt: skip
-    spec = get_gpt_layer_local_spec()
-    spec.submodules.self_attention = ModuleSpec(
-        module=NoAttention, params={"attn_mask_type": AttnMaskType.causal}
-    )
-    extra = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
-    model = GPTModel(
-        config, spec, VOCABULARY, TOKENS, mtp_block_spec=extra, position_embedding_type="learned_absolute"
-    )
+    model = parts.predicting_further(config, TOKENS, VOCABULARY)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
@@ -168,4 +149,4 @@ CASES = RankCases(
     within(1e-4),  # relative, of gradients and losses in float32
     te=True,  # main builds none without
 )
-CONTRACT = Contract(check=CASES.check, starts=True)
+CONTRACT = CASES.contract()

@@ -41,9 +41,9 @@ PATCH = Patch(
     summary="Multi-token prediction survives a micro-batch without a token to predict",
     why=(
         "Megatron divides the loss of multi-token prediction by the tokens that are left in the shifted "
-        "mask. If a rank has none in a micro-batch, that is 0/0: loss and gradient are NaN, unless "
+        "mask. If a rank has none in a micro-batch, loss and gradient are NaN, unless "
         "calculate_per_token_loss is on. With the patch such a micro-batch adds nothing. "
-        "megatron.mtp-loss-scale does this too, and stands in for it where both are selected."
+        "megatron.mtp-loss-scale does this too, and stands in for it."
     ),
     changes=("crashes", "numbers"),
     met="mtp_num_layers set, with a micro-batch on a rank of which no token is left in the shifted mask.",

@@ -118,11 +118,10 @@ PATCH = Patch(
     id="megatron.param-groups-by-lr",
     summary="A resumed job keeps the learning rate of each parameter group",
     why=(
-        "Megatron pairs the parameter groups of an optimizer with those of a checkpoint without regard to "
-        "the learning rate, by which alone they may differ since 0.16, as with decoupled_lr. Then all get "
-        "what was saved of the last. The distributed optimizer trains the whole model at the rate of the "
-        "embedding or the other way round, without a word. Others refuse to load, or lose their moments. "
-        "With the patch each group gets what was saved of it."
+        "Megatron pairs an optimizer's parameter groups with those of a checkpoint without regard to the "
+        "learning rate, by which alone they may differ since 0.16, as with decoupled_lr. Then all get what "
+        "was saved of the last. The distributed optimizer trains the whole model at the rate of the "
+        "embedding or the other way round, without a word. Others refuse to load, or lose their moments."
     ),
     changes=("numbers", "crashes"),
     met=(
@@ -130,8 +129,8 @@ PATCH = Patch(
         "differ in max_lr, min_lr, start_wd or end_wd alone."
     ),
     evidence=(
-        "megatron-core 0.19 pairs groups by their rates as well (NVIDIA/Megatron-LM#4705). What is loaded is "
-        "compared with what was saved."
+        "megatron-core 0.19 pairs groups by their rates as well (NVIDIA/Megatron-LM#4705). What is loaded "
+        "is compared with what was saved."
     ),
     upstream=("NVIDIA/Megatron-LM#4705",),
     targets=one_target(

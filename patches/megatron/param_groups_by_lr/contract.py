@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import itertools
 import random
 from typing import Any
 
-from overlay.patch import Contract
-from overlay.testing import with_patches
+from overlay.compat.contracts import megatron_parts as parts
 
 
+@parts.on_one_rank
 def wrong(seed: str, *, other_rates: bool = False) -> str:
     """Return what differs after a resume from what was saved, empty if nothing does.
 
     If asked to, of a job too that is resumed with other rates on its command line: 0.19 alone refuses that.
     """
-    import torch
-
-    from overlay.compat.megatron_on_cpu import megatron
-
     draw = random.Random(seed)
-    with megatron():
-        torch.manual_seed(draw.randrange(2**31))
-        # By the rates of embedding and output layer, which Megatron has an option for.
-        rates: dict[str, Any] = {
-            "decoupled_lr": draw.uniform(2e-3, 9e-3),
-            "decoupled_min_lr": draw.uniform(1e-5, 9e-5),
-        }
-        for distributed, experts, decoupled, half in itertools.product(
-            (False, True), (False, True), ({}, rates), ("", "bf16", "fp16")
-        ):
-            settings: dict[str, Any] = {"distributed": distributed, "experts": experts, "half": half}
-            # A job may ask for other rates: those of the checkpoint are loaded all the same.
-            other = {name: 1.5 * rate for name, rate in decoupled.items()}
-            before, after = (_optimizer(**settings, **decoupled) for _ in range(2))
-            changed = _optimizer(**settings, lr=2e-3, **other)
-            for one in (before, after, changed):
-                _step(one)
-            kind = "distributed" if distributed else "plain"
-            for one in (after, changed) if other_rates else (after,):
-                try:
-                    one.load_state_dict(copy.deepcopy(before.state_dict()))
-                except ValueError as error:
-                    return f"the {kind} optimizer does not load: {error}"
-                if found := _compared(before, one, moments=not distributed):
-                    return f"of the {kind} optimizer {half} {found}"
+    # By the rates of embedding and output layer, which Megatron has an option for.
+    rates: dict[str, Any] = {
+        "decoupled_lr": draw.uniform(2e-3, 9e-3),
+        "decoupled_min_lr": draw.uniform(1e-5, 9e-5),
+    }
+    for distributed, experts, decoupled, half in itertools.product(
+        (False, True), (False, True), ({}, rates), ("", "bf16", "fp16")
+    ):
+        settings: dict[str, Any] = {"distributed": distributed, "experts": experts, "half": half}
+        # A job may ask for other rates: those of the checkpoint are loaded all the same.
+        other = {name: 1.5 * rate for name, rate in decoupled.items()}
+        before, after = (_optimizer(**settings, **decoupled) for _ in range(2))
+        changed = _optimizer(**settings, lr=2e-3, **other)
+        for one in (before, after, changed):
+            _step(one)
+        kind = "distributed" if distributed else "plain"
+        for one in (after, changed) if other_rates else (after,):
+            try:
+                one.load_state_dict(copy.deepcopy(before.state_dict()))
+            except ValueError as error:
+                return f"the {kind} optimizer does not load: {error}"
+            if found := _compared(before, one, moments=not distributed):
+                return f"of the {kind} optimizer {half} {found}"
     return ""
 
 
@@ -80,10 +73,7 @@ def _optimizer(*, distributed: bool, experts: bool, half: str = "", lr: float = 
     `half`: `bf16` or `fp16`, for weights of that type with master weights, empty for float32.
     """
     import torch
-    from megatron.core import optimizer
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig, optimizer_config
-    from megatron.core.transformer import TransformerConfig
 
     model: Any = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 5))
     for layer in (model[0], model[2]):
@@ -94,28 +84,18 @@ def _optimizer(*, distributed: bool, experts: bool, half: str = "", lr: float = 
     if half:
         model.to(torch.bfloat16 if half == "bf16" else torch.float16)
     dtype: dict[str, Any] = {half: True} if half else {}
-    chunk = DistributedDataParallel(
-        TransformerConfig(num_layers=1, hidden_size=4, num_attention_heads=2, **dtype),
-        DistributedDataParallelConfig(use_distributed_optimizer=distributed),
-        model,
-    )
-    config = OptimizerConfig(
-        optimizer="adam",
-        lr=lr,
-        min_lr=lr / 10,
-        clip_grad=0.0,
-        use_distributed_optimizer=distributed,
-        **dtype,
-    )
-    overrides = {}
-    if hasattr(config, "decoupled_lr"):
-        config = dataclasses.replace(config, **rates)
+    model.config = parts.small_transformer(hidden_size=4, **dtype)
+    chunk = parts.data_parallel(model, use_distributed_optimizer=distributed)
+    settings = {"lr": lr, "min_lr": lr / 10, "use_distributed_optimizer": distributed, **dtype}
+    overrides = None
+    if "decoupled_lr" in OptimizerConfig.__dataclass_fields__:
+        settings.update(rates)
     elif rates:
         # Some commits before 0.16 have it in the arguments only, and take what follows from it.
         key = optimizer_config.ParamKey(attr="is_embedding_or_output_parameter")
-        own = dataclasses.replace(config, lr=rates["decoupled_lr"], min_lr=rates["decoupled_min_lr"])
-        overrides["config_overrides"] = {key: own}
-    made = optimizer.get_megatron_optimizer(config, [chunk], **overrides)
+        own = {"lr": rates["decoupled_lr"], "min_lr": rates["decoupled_min_lr"]}
+        overrides = {key: OptimizerConfig(optimizer="adam", clip_grad=0.0, **settings | own)}
+    made = parts.optimizer(chunk, overrides, weight_decay=0.01, **settings)
     made.model = chunk
     return made
 
@@ -129,7 +109,4 @@ def _step(optimizer: Any) -> None:
     optimizer.step()
 
 
-CONTRACT = Contract(
-    check=with_patches(functools.partial(wrong, other_rates=True), "megatron.param-groups-by-lr"),
-    before=("torch",),
-)
+CONTRACT = parts.contract("megatron.param-groups-by-lr", functools.partial(wrong, other_rates=True))

@@ -1,9 +1,8 @@
 """`megatron.recompute`: let go of a checkpoint's input once it has been recomputed, and of nothing else.
 
-An attribute of each MoE layer (`token_dispatcher.probs`) keeps the recomputed graph until the next forward.
-It ends in the `AccumulateGrad` node of the detached input, which holds the input and its gradient. So the
-stock backward is called, and afterwards each detached input gives up its gradient and its reference to the
-storage. The storage is never resized: whatever else uses it keeps it.
+What keeps the recomputed graph ends in the `AccumulateGrad` node of the detached input, which holds the input
+and its gradient. So the stock backward is called, and afterwards each detached input gives up its gradient
+and its reference to the storage. The storage is never resized: whatever else uses it keeps it.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ _MARK = "__overlay_recompute__"
 def make_backward(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build `CheckpointFunction.backward`: the original, then `release` of the inputs it recomputed from.
 
-    The seam is `ctx.run_function`, which every original looks up to recompute: what it is called with are the
-    detached inputs of this very node. So a checkpoint inside the recomputation, on whatever thread, and
-    `CheckpointWithoutOutput`, which detaches for itself, never meet.
+    Every original looks up `ctx.run_function` to recompute, and calls it with the detached inputs of this
+    node: checkpoints inside the recomputation, on whatever thread, have their own.
     """
     release = make_release(EFFECT)
 
@@ -65,9 +63,9 @@ def make_backward(original: Callable[..., Any], module: ModuleType) -> Callable[
 
 
 def make_graphed_backward(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build the backward of a Megatron that may run it while it captures a CUDA graph: that one is its own.
+    """Build the backward of a Megatron that may capture a CUDA graph meanwhile, and then lets go of nothing.
 
-    What a graph captures is replayed on the same storages, so nothing is let go of in it.
+    What a graph captures is replayed on the same storages.
     """
     ours = make_backward(original, module)
 
@@ -84,24 +82,23 @@ def make_graphed_backward(original: Callable[..., Any], module: ModuleType) -> C
 def make_release(effect: Any) -> Callable[[list[Any]], None]:
     """Build the function that empties a list of detached inputs and lets go of what they hold.
 
-    It lets go of a tensor only if nothing but the list and autograd's `AccumulateGrad` node holds it: a hook
-    that captured a layer's input, a delayed weight gradient, a collective in flight or a saved tensor of a
-    part of the graph that has not run backward all keep it whole. Views of it and other aliases of its
-    storage are tensors of their own and lose nothing in any case.
+    It lets go of a tensor only if nothing but the list and autograd's `AccumulateGrad` node holds it: a hook,
+    a delayed weight gradient, a collective in flight and a tensor that is saved for a later backward all keep
+    it whole. Aliases of its storage are tensors of their own and lose nothing in any case.
     """
     import sys
 
     import torch
 
-    # Without it, what only C++ holds, such as a tensor saved for a later backward, could not be seen.
+    # It alone sees what only C++ holds.
     holders: Callable[[Any], int] | None = getattr(torch.Tensor, "_use_count", None)
     if holders is None:
         raise cannot_tell()
 
     def ties(leaf: Any) -> tuple[int, int]:
         """Count who holds a leaf in Python and in C++, while its `AccumulateGrad` node is alive."""
-        # Which of the two counts has the node in it depends on the version of torch, and whether the graph
-        # still has the node on the model. Holding the node here makes it count for one in any case.
+        # Which of the two counts has the node in it depends on torch and on the graph. Held here, it counts
+        # for one in any case.
         with torch.enable_grad():
             node = leaf.view_as(leaf).grad_fn.next_functions[0][0]
         counts = sys.getrefcount(leaf), holders(leaf)
@@ -165,11 +162,11 @@ PATCH = Patch(
     summary="Release a recomputed layer's input after its backward, without touching its aliases",
     why=(
         "With full recomputation of MoE layers, the input of every layer and its gradient stay in memory "
-        "after the backward pass: an attribute that the recomputed forward set (token_dispatcher.probs) "
-        "keeps the graph. verl frees their storage by force instead, which corrupts every alias of it (the "
-        "decoder's output under multi-token prediction, captured hidden states), copies each gradient and "
-        "loses Megatron's checkpointing flags. With the patch Megatron's own backward runs, and the detached "
-        "inputs then drop their references, unless something else still uses them."
+        "after the backward pass: token_dispatcher.probs keeps the graph. verl frees their storage by "
+        "force, which corrupts every alias of it (the decoder's output under multi-token prediction, "
+        "captured hidden states), copies each gradient and loses Megatron's flags. With the patch "
+        "Megatron's own backward runs, and the detached inputs then drop their references, unless something "
+        "else uses them."
     ),
     changes=("memory",),
     met=(
@@ -177,8 +174,7 @@ PATCH = Patch(
         "not aliased."
     ),
     evidence=(
-        "Gradients and flags are compared, to the bit, with Megatron's own backward, which runs unchanged; "
-        "only references are dropped afterwards."
+        "Gradients and flags are compared, to the bit, with Megatron's own backward, which runs unchanged."
     ),
     upstream=(
         "NVIDIA/Megatron-LM#3221",

@@ -88,11 +88,7 @@ def flags() -> list[bool] | None:
 
 
 def alias_run() -> dict[str, Any]:
-    """Checkpoint a view of a tensor that others need after it, as multi-token prediction does.
-
-    The decoder's output is cut into chunks; a chunk of it goes through the extra layer, whose backward comes
-    first. Afterwards nobody may have taken the storage of the output away.
-    """
+    """Checkpoint a view of a tensor that others need afterwards, as multi-token prediction does."""
     import torch
 
     torch.manual_seed(3)

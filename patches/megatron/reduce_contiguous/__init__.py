@@ -25,19 +25,15 @@ PATCH = Patch(
     summary="Sums over tensor parallel ranks of tensors that are not contiguous",
     why=(
         "Megatron's all-reduce over tensor parallel ranks returns a tensor that is not contiguous without "
-        "the sum: each rank goes on with its own part of a gradient or an output. Megatron's own layers hand "
-        "in contiguous tensors; an adapter, a head of one's own or a fused output layer may not. With the "
-        "patch the sum is returned."
+        "the sum: each rank goes on with its own part of a gradient or an output. Megatron's own layers "
+        "hand in contiguous tensors; an adapter, a head of one's own or a fused output layer may not."
     ),
     changes=("numbers",),
     met=(
         "Tensor parallelism, and a module beyond Megatron's own that hands a transposed, sliced or expanded "
         "tensor, or its gradient, to copy_to_ or reduce_from_tensor_model_parallel_region."
     ),
-    evidence=(
-        "megatron-core 0.19 returns the tensor that it has reduced (NVIDIA/Megatron-LM#5338). Sums are "
-        "compared with float64 on one process."
-    ),
+    evidence="megatron-core 0.19 returns the tensor that it has reduced (NVIDIA/Megatron-LM#5338).",
     upstream=("NVIDIA/Megatron-LM#5338",),
     targets=one_target(MEGATRON, *(variant(name, replaced(_REDUCE, reduce)) for name in ("0.12", "0.13"))),
 )

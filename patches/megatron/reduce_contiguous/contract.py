@@ -8,7 +8,6 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.rank_cases import Cases, RankCases, within
-from overlay.patch import Contract
 
 #: Each makes a tensor that is not contiguous of one that is, of the same elements, fewer or none.
 VIEWS: dict[str, Callable[[Any], Any]] = {
@@ -52,4 +51,4 @@ def _errors(world: int, view: Callable[[Any], Any]) -> dict[str, float]:
 
 # Of sums in float64 of two terms of about one.
 CASES = RankCases("megatron.reduce-contiguous", "the sum over ranks is wrong of a tensor", within(1e-12))
-CONTRACT = Contract(check=CASES.check, starts=True)
+CONTRACT = CASES.contract()

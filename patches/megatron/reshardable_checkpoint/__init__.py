@@ -140,10 +140,10 @@ PATCH = Patch(
     summary="Fully reshardable checkpoints have each parameter's optimizer state, not its neighbour's",
     why=(
         "In the format fully_reshardable Megatron gathers master weights and moments without the padding at "
-        "the end of buckets, and cuts parameters out by places that count it. From the second bucket on each "
-        "parameter is saved shifted into the next one, and the last are filled with zeros. After a resume "
-        "the first step replaces the weights by that. With the patch they are cut out where they are, and a "
-        "checkpoint is refused whose master weights are those of the model in the first bucket alone."
+        "the end of buckets, and cuts parameters out by places that count it. From the second bucket on "
+        "each is saved shifted into the next, and the first step after a resume replaces the weights by "
+        "that. With the patch they are cut out where they are, and a checkpoint is refused whose master "
+        "weights are those of the model in the first bucket alone."
     ),
     changes=("numbers", "safety"),
     met=(

@@ -7,20 +7,16 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.errors import OverlayError
-from overlay.patch import Contract
-from overlay.testing import with_patches
 
 BETAS = (0.9, 0.95)
 #: Elements of a bucket: so many that up to eight ranks have some of the first one, padding or not.
 BUCKET = 5000
 
 
+@parts.on_one_rank
 def wrong(seed: str) -> str:
     """Return which parameters are saved with another's state, in one process; empty if none is."""
-    from overlay.compat.megatron_on_cpu import megatron
-
-    with megatron():
-        return saved_and_loaded(seed)
+    return saved_and_loaded(seed)
 
 
 def saved_and_loaded(seed: str) -> str:
@@ -90,38 +86,27 @@ def _round_trip(model: Any, optimizer: Any) -> str:
 def trained(dtype: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
     """Return a model after one step of Adam, its optimizer, the gradients, and the weights that it has."""
     import torch
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
     class Model(torch.nn.Module):
         """Parameters of odd sizes, which fill no bucket."""
 
         def __init__(self) -> None:
             super().__init__()
+            self.config = parts.small_transformer()
             for number in range(14):
                 size = tuple((2 * torch.randint(1, 35, (2,)) + 1).tolist())
                 # As an adapter begins: after a small step it is near zero, where float16 is coarse.
                 value = torch.zeros(size, dtype=dtype) if number % 2 else torch.randn(size, dtype=dtype)
                 self.register_parameter(f"weight{number}", torch.nn.Parameter(value))
 
-    settings = DistributedDataParallelConfig(
-        use_distributed_optimizer=True, overlap_grad_reduce=True, bucket_size=BUCKET
+    model = parts.data_parallel(
+        Model(), use_distributed_optimizer=True, overlap_grad_reduce=True, bucket_size=BUCKET
     )
-    model = DistributedDataParallel(parts.small_transformer(), settings, Model())
-    config = OptimizerConfig(
-        optimizer="adam",
-        lr=1e-6 if dtype == torch.float16 else 1e-2,
-        weight_decay=0.0,
-        clip_grad=0.0,
-        adam_beta1=BETAS[0],
-        adam_beta2=BETAS[1],
-        bf16=dtype == torch.bfloat16,
-        fp16=dtype == torch.float16,
-        loss_scale=1.0,
-        params_dtype=dtype,
+    (optimizer,) = parts.optimizer(
+        model, lr=1e-6 if dtype == torch.float16 else 1e-2, adam_beta1=BETAS[0], adam_beta2=BETAS[1],
+        bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16, loss_scale=1.0, params_dtype=dtype,
         use_distributed_optimizer=True,
-    )
-    (optimizer,) = get_megatron_optimizer(config, [model]).chained_optimizers
+    ).chained_optimizers  # fmt: skip
     gradients = {}
     for name, parameter in model.module.named_parameters():
         parameter.main_grad.copy_(torch.randn(parameter.shape))
@@ -168,4 +153,4 @@ def load(optimizer: Any, state: dict[int, Any]) -> None:
         del optimizer._set_main_param_and_optimizer_states
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.reshardable-checkpoint"), before=("torch",))
+CONTRACT = parts.contract("megatron.reshardable-checkpoint", wrong)

@@ -5,37 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.patch import Patch, around, one_target, replaced, variant
 
 _SCHEDULER = "megatron.core.optimizer_param_scheduler:OptimizerParamScheduler"
-EFFECT = effect(
-    __name__,
-    "load",
-    Figure(name="off", says="the most by which a weight decay would have been off", combine="max"),
-    did="set the weight decay after",
-    then="without it off by up to {off}",
-)
+EFFECT = effect(__name__, "load", did="set the weight decay after")
 
 
 @around
 def load(original: Any, self: Any, state_dict: dict[str, Any]) -> Any:
     """Apply the schedule once more, by no step: loading does so before it has read the weight decay."""
     loaded = original(self, state_dict)
-    before = _decays(self)
+    groups = getattr(self.optimizer, "param_groups", ())
+    before = [group.get("weight_decay") for group in groups]
     self.step(increment=0)
-    off = max((abs(one - other) for one, other in zip(before, _decays(self), strict=True)), default=0.0)
     EFFECT.calls += 1
-    EFFECT.changed += off > 0
-    EFFECT.off = max(EFFECT.off, off)
+    EFFECT.changed += before != [group.get("weight_decay") for group in groups]
     return loaded
-
-
-def _decays(scheduler: Any) -> list[float]:
-    """Return the weight decay of each group of parameters, as far as a number says it."""
-    groups = getattr(scheduler.optimizer, "param_groups", ())
-    found = [group.get("weight_decay") for group in groups]
-    return [one if type(one) in (int, float) else 0.0 for one in found]
 
 
 PATCH = Patch(
@@ -44,8 +30,7 @@ PATCH = Patch(
     why=(
         "Megatron's scheduler applies its schedule to all parameter groups before it has read the weight "
         "decay from the checkpoint. The first optimizer step after a resume decays by what the new command "
-        "line says, and only the later ones by what was saved. With the patch the first does too. The "
-        "learning rate is right either way."
+        "line says, and only the later ones by what was saved. The learning rate is right either way."
     ),
     changes=("numbers",),
     met=(
@@ -53,8 +38,7 @@ PATCH = Patch(
         "Megatron's arguments) and another weight decay, or schedule of it, than it was saved with."
     ),
     evidence=(
-        "Upstream's dev branch reads all fields before it applies the schedule (NVIDIA/Megatron-LM#5213). "
-        "What is resumed is compared with what was saved."
+        "Upstream's dev branch reads all fields before it applies the schedule (NVIDIA/Megatron-LM#5213)."
     ),
     upstream=("NVIDIA/Megatron-LM#5213", "NVIDIA-NeMo/Automodel#3883"),
     targets=one_target(

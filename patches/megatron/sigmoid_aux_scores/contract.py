@@ -6,27 +6,23 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
-from overlay.patch import Contract
-from overlay.testing import with_patches
+from overlay.compat.contracts import megatron_parts as parts
 
 #: Tokens, experts, experts chosen for a token.
 TOKENS, EXPERTS, CHOSEN = 96, 24, 4
 
 
-def wrong(seed: str) -> str:
+@parts.on_one_rank
+def wrong(_seed: str) -> str:
     """Return what differs from float64, empty if nothing does by more than float32 rounds."""
     import torch
 
-    from overlay.compat.megatron_on_cpu import megatron
-
-    with megatron():
-        torch.manual_seed(int(seed) % 2**31)
-        dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-        # Of a router that begins at zero all logits are equal.
-        for dtype, spread, name in itertools.product(dtypes, (1.0, 0.0), ("sigmoid", "softmax")):
-            logits: Any = (spread * torch.randn(TOKENS, EXPERTS)).to(dtype).requires_grad_()
-            if off := _off(logits, name):
-                return f"{name} scores of {dtype} logits: {off}"
+    dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+    # Of a router that begins at zero all logits are equal.
+    for dtype, spread, name in itertools.product(dtypes, (1.0, 0.0), ("sigmoid", "softmax")):
+        logits: Any = (spread * torch.randn(TOKENS, EXPERTS)).to(dtype).requires_grad_()
+        if off := _off(logits, name):
+            return f"{name} scores of {dtype} logits: {off}"
     return ""
 
 
@@ -47,7 +43,7 @@ def _off(logits: Any, name: str) -> str:
         return f"they are {scores.dtype}, off by {off:.1e}"
     # The gradient has the type of the logits: rounded once.
     step = max(torch.finfo(logits.dtype).eps, 1e-5)
-    if by.dtype != logits.dtype or float((by - wanted_by).abs().max() / wanted_by.abs().max()) > step:
+    if by.dtype != logits.dtype or parts.relative_error(by, wanted_by) > step:
         return "the gradient is off"
     if chosen is None:
         return ""
@@ -72,4 +68,4 @@ def scored(logits: Any, name: str) -> tuple[Any, Any]:
     return found if isinstance(found, tuple) else (found, None)
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.sigmoid-aux-scores"), before=("torch",))
+CONTRACT = parts.contract("megatron.sigmoid-aux-scores", wrong)

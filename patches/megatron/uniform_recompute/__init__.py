@@ -45,17 +45,14 @@ PATCH = Patch(
     why=(
         "With recompute_method=uniform the first forward dies with an IndexError, if the layers of a "
         "pipeline stage are no multiple of recompute_num_layers: Megatron asks for layers behind the last "
-        "one. With the patch the last chunk has the layers that are left."
+        "one."
     ),
     changes=("crashes",),
     met=(
-        "recompute_granularity=full, recompute_method=uniform and a recompute_num_layers by which the layers "
-        "of a pipeline stage cannot be divided."
+        "recompute_granularity=full, recompute_method=uniform and a recompute_num_layers that does not "
+        "divide the layers of a pipeline stage."
     ),
-    evidence=(
-        "megatron-core 0.17 ends the last chunk at the last layer (NVIDIA/Megatron-LM#3562). Output and "
-        "gradients are compared with a run without recomputation."
-    ),
+    evidence="megatron-core 0.17 ends the last chunk at the last layer (NVIDIA/Megatron-LM#3562).",
     upstream=("NVIDIA/Megatron-LM#3562",),
     targets=one_target(
         MEGATRON,

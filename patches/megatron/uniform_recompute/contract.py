@@ -5,37 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
-from overlay.patch import Contract
-from overlay.testing import with_patches
 
 HIDDEN, TOKENS = 8, 6
 
 
-def wrong(seed: str) -> str:
+@parts.on_one_rank
+def wrong(_seed: str) -> str:
     """Return what fails, or differs from the block without recomputation; empty if nothing does."""
     import torch
 
-    from overlay.compat.megatron_on_cpu import megatron
-
-    with megatron():
-        torch.manual_seed(int(seed) % 2**31)
-        for layers in (2, 3, 5):
-            config = parts.small_transformer(num_layers=layers, hidden_size=HIDDEN)
-            run = _runner(config)
-            wanted = run()
-            config.recompute_granularity = "full"
-            counts = {"uniform": layers + 1, "block": layers - 1}
-            for method, count in [(one, n) for one, most in counts.items() for n in range(1, most + 1)]:
-                config.recompute_method, config.recompute_num_layers = method, count
-                try:
-                    found = run()
-                except IndexError as error:
-                    return f"{layers} layers, {count} at a time: IndexError: {error}"
-                pairs = zip(found, wanted, strict=True)
-                if not all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in pairs):
-                    return f"{layers} layers, {method}, {count} at a time: output or gradient is off"
-                if type(config.recompute_num_layers) is not int or config.recompute_num_layers != count:
-                    return "the configuration is another one afterwards"
+    for layers in (2, 3, 5):
+        config = parts.small_transformer(num_layers=layers, hidden_size=HIDDEN)
+        run = _runner(config)
+        wanted = run()
+        config.recompute_granularity = "full"
+        counts = {"uniform": layers + 1, "block": layers - 1}
+        for method, count in [(one, n) for one, most in counts.items() for n in range(1, most + 1)]:
+            config.recompute_method, config.recompute_num_layers = method, count
+            try:
+                found = run()
+            except IndexError as error:
+                return f"{layers} layers, {count} at a time: IndexError: {error}"
+            pairs = zip(found, wanted, strict=True)
+            if not all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in pairs):
+                return f"{layers} layers, {method}, {count} at a time: output or gradient is off"
+            if type(config.recompute_num_layers) is not int or config.recompute_num_layers != count:
+                return "the configuration is another one afterwards"
     return ""
 
 
@@ -61,4 +56,4 @@ def _runner(config: Any) -> Any:
     return run
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.uniform-recompute"), before=("torch",))
+CONTRACT = parts.contract("megatron.uniform-recompute", wrong)

@@ -35,9 +35,9 @@ PATCH = Patch(
         "With overlapped communication, Megatron's interleaved pipeline frees the memory of an activation "
         "before it has waited for the send. What is computed next may be written there, and the next stage "
         "goes on with other numbers: gradients are wrong, or NaN, without a word. With the patch the send "
-        "holds the memory, of at most two activations at a time, and no stage waits for more than before. A "
-        "torch whose NCCL backend records the stream of each send (its source did so until the middle of "
-        "2025 at least, pytorch#155854) keeps the memory by itself: there the patch changes nothing."
+        "holds the memory, of at most two activations at a time, and no stage waits for more. A torch whose "
+        "NCCL backend records the stream of each send (its source did so until the middle of 2025 at least, "
+        "pytorch#155854) keeps the memory by itself."
     ),
     changes=("numbers", "memory"),
     met=(
@@ -45,8 +45,7 @@ PATCH = Patch(
         "Megatron's own arguments set with virtual stages."
     ),
     evidence=(
-        "megatron-core 0.18 waits for the send before it frees the activation (NVIDIA/Megatron-LM#4047). The "
-        "contract looks at what is sent when the schedule waits for it."
+        "megatron-core 0.18 waits for the send before it frees the activation (NVIDIA/Megatron-LM#4047)."
     ),
     upstream=("NVIDIA/Megatron-LM#4047",),
     targets=one_target(

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.rank_cases import Cases, RankCases, Row
-from overlay.patch import Contract
 
 #: Activations on their way at a time: the schedule waits for one when it has sent the next.
 AT_A_TIME = 2
@@ -153,4 +152,4 @@ CASES = RankCases(
 )
 wrong = CASES.wrong
 
-CONTRACT = Contract(check=CASES.check, starts=True)
+CONTRACT = CASES.contract()

@@ -10,10 +10,7 @@ from overlay.compat.contracts.slime import contract, on_megatron
 
 @on_megatron("model")
 def wrong(seed: str, module: Any) -> str:
-    """Return which schedule does not stand where it should.
-
-    The model and the file of the checkpoint are stood in for; the schedule is Megatron's own.
-    """
+    """Return which schedule, Megatron's own, does not stand where it should."""
     import torch
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
@@ -46,10 +43,7 @@ def wrong(seed: str, module: Any) -> str:
         wanted = kept or (found.num_steps if found.num_steps in (0, batch * iteration) else 0)
         rates = [one.optimizer.param_groups[0]["lr"] for one in (found, schedule(wanted))]
         if found.num_steps != wanted or rates[0] != rates[1]:
-            return (
-                f"resumed after {wanted} samples, the schedule stands at {found.num_steps}: "
-                f"a learning rate of {rates[0]:.4g} and not {rates[1]:.4g}"
-            )
+            return f"after {wanted} samples the schedule stands at {found.num_steps}, with rates of {rates}"
     return ""
 
 

@@ -1,16 +1,11 @@
-"""`slime.value-temperature`: the critic's values are not divided by the rollout's temperature.
-
-One function of slime takes the rows of responses from logits and from values, and divides both. It is wrapped
-because `slime.loss-memory` replaces `get_values`.
-"""
+"""`slime.value-temperature`: the critic's values are not divided by the rollout's temperature."""
 
 from copy import copy
-from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 _ROWS = "slime.backends.megatron_utils.loss:get_responses"
 EFFECT = effect(
@@ -23,24 +18,15 @@ EFFECT = effect(
 )
 
 
-def at_own_temperature(logits: Any, args: Any) -> Any:
-    """Return slime's arguments, with a temperature of 1 for values [1, T, 1]: logits have a vocabulary."""
-    if logits.size(-1) != 1 or args.rollout_temperature == 1.0:
-        return args
-    EFFECT.changed += 1
-    EFFECT.temperature = args.rollout_temperature
-    plain = copy(args)
-    plain.rollout_temperature = 1.0
-    return plain
-
-
-def make_responses(original: Any, _module: Any) -> Any:
-    """Wrap the generator of the rows of each response."""
-
-    def get_responses(logits: Any, *, args: Any, **given: Any) -> Any:
-        yield from original(logits, args=at_own_temperature(logits, args), **given)
-
-    return wraps(original)(get_responses)
+@around
+def responses(original: Any, logits: Any, *, args: Any, **given: Any) -> Any:
+    """Give the rows of responses, of values [1, T, 1] at a temperature of 1: logits have a vocabulary."""
+    if logits.size(-1) == 1 and args.rollout_temperature != 1.0:
+        EFFECT.changed += 1
+        EFFECT.temperature = args.rollout_temperature
+        args = copy(args)
+        args.rollout_temperature = 1.0
+    return original(logits, args=args, **given)
 
 
 PATCH = Patch(
@@ -48,16 +34,15 @@ PATCH = Patch(
     summary="The critic's values are not divided by the rollout's temperature",
     why="slime 0.2 divides the critic's output by --rollout-temperature, as if values were logits, in the "
     "rollout and in the value loss: at 0.5 the head learns half the return with twice the gradient, and a "
-    "critic trained elsewhere is read as twice its value. With the patch a value is the head's output. A "
-    "critic that slime 0.2 trained at a temperature other than 1 has learnt the divided value: leave the "
-    "patch out of a job that resumes from it.",
+    "critic trained elsewhere is read as twice its value. With the patch a value is the head's output. Leave "
+    "it out of a job that resumes a critic that slime 0.2 trained at another temperature than 1.",
     changes=("numbers",),
     met="PPO's critic (--advantage-estimator ppo) with a --rollout-temperature other than 1.",
     upstream=("THUDM/slime#1928",),
     evidence="slime's commit d9d149d (in 0.3.0) takes values without the temperature, as its docstring says.",
     targets=one_target(
         SLIME,
-        variant("0.2", replaced(_ROWS, make_responses)),
+        variant("0.2", replaced(_ROWS, responses)),
         tells=("slime.backends.megatron_utils.loss:get_values",),
     ),
 )

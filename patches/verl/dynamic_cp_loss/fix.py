@@ -284,9 +284,8 @@ def _scaled(metric: Any, factor: float) -> Any:
 def _merge_reports(output: dict[str, Any], dp_size: int, group: Any) -> None:
     """Merge losses and metrics of all ranks in `output`, so that each rank of the group has the batch's.
 
-    Losses become the contribution of each micro-batch to the batch's loss, which the loss function has
-    multiplied by `dp_size`. The values of a metric are put one behind the other; those of a sum are shares
-    (`make_postprocess`) and stay to be added up.
+    Losses become what each micro-batch adds to the batch's loss, which has been multiplied by `dp_size`. The
+    values of a metric are put one behind the other; those of a sum are shares, and stay to be added up.
     """
     import torch.distributed as dist
     from verl.utils.metric import AggregationType, Metric

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from overlay.model.marks import ORIGINAL
-from overlay.runtime.alone import sole_names
+from overlay.runtime.search import sole_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

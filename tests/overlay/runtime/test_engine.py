@@ -369,7 +369,7 @@ def test_the_ledger_is_plain_data(upstream: Upstream, enabled: Engines) -> None:
 
 @pytest.mark.parametrize("then", ["disable", "enable"])
 @pytest.mark.parametrize(
-    "place", ["runtime.sites.take_out", "runtime.sites.rebind", "runtime.session.Session.status"]
+    "place", ["runtime.patch_state.take_out", "runtime.sites.rebind", "runtime.session.Session.status"]
 )
 def test_an_interrupted_disable_is_gone_on_with(
     upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, place: str, then: str

@@ -187,8 +187,9 @@ def test_a_module_that_is_done_at_this_very_moment_is_reported(upstream: Upstrea
     from overlay.runtime.finder import when_executed
 
     core = upstream.load()
+    assert core.__spec__
     told: list[str] = []
-    when_executed(core, "fakeup.core", lambda name, module: told.append(name))
+    when_executed(core.__spec__, "fakeup.core", lambda name, module: told.append(name))
     assert told == ["fakeup.core"]
     assert type(core.__spec__).__name__ == "ModuleSpec"
 

@@ -142,7 +142,7 @@ def test_a_file_that_is_run_wakes_it(
     armed.patches = [upstream.patch({"fakeup.train:loss": lambda original, _: lambda: original() * 100})]
     sys.modules.pop("colorsys", None)
     runpy.run_path(str(upstream.root / "fakeup/train.py"), run_name="__main__")
-    assert capsys.readouterr().out == "1\n"  # what runpy compiles itself nobody can follow, and that is said
+    assert capsys.readouterr().out == "100\n"
     assert armed.loads == 1
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import forget, write_files
 
-from overlay.desk.audit.judge import as_patch
 from overlay.runtime.engine import Engine
 from overlay.source import registry
+from overlay.source.judge import as_patch
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import load_patches
 from overlay.source.source import InstalledTree

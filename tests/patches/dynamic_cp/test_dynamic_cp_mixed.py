@@ -16,18 +16,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overlay.patches._dynamic_cp import cost
-from overlay.patches._dynamic_cp.cost import Meter
-from overlay.patches._dynamic_cp.cuts import takes
-from overlay.patches._dynamic_cp.exchange import ABOVE, BELOW, GIVEN, TAKERS, improve
-from overlay.patches._dynamic_cp.mixed import plan_mixed, plan_step
-from overlay.patches._dynamic_cp.other_planners import by_number, megatron_rule, one_size_each, replicated
-from overlay.patches._dynamic_cp.plan import check_plan, plan_uniform
-from overlay.patches._dynamic_cp.windows import equal_parts, smallest_size, windows
+from overlay.patches._dynamic_cp.mixed import (
+    equal_parts,
+    plan_mixed,
+    plan_step,
+    smallest_size,
+    takes,
+)
+from overlay.patches._dynamic_cp.plan import allowed_sizes, check_plan, plan_uniform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from overlay.patches._dynamic_cp.cuts import Step
     from overlay.patches._dynamic_cp.plan import Plan
 
 RANKS = st.sampled_from([1, 2, 4, 8, 16])
@@ -86,92 +86,17 @@ def holds(plan: Plan, lengths: Sequence[int], budget: int) -> bool:
     return all(sum(lengths[index] for index in indices) <= size * budget for _, size, indices in plan)
 
 
-def starts(lengths: list[int], ranks: int, room: int, budget: int) -> Iterator[Step]:
-    """Yield the steps of others, whatever it takes to find them."""
-    yield from replicated(lengths, ranks, room, budget, Meter())
-    for step in (
-        one_size_each(lengths, ranks, room, budget, Meter()),
-        megatron_rule(lengths, ranks, room, Meter()),
-    ):
-        if step is not None:
-            yield step
-
-
 @settings(deadline=None)
 @given(LENGTHS, RANKS)
-def test_no_step_is_longer_than_those_of_others(lengths: list[int], ranks: int) -> None:
+def test_no_step_is_longer_than_one_of_equal_parts(lengths: list[int], ranks: int) -> None:
     lengths = fitting(lengths, ranks)
-    found = [[lengths[index] for index in indices] for indices, _ in plan_step(lengths, ranks, CAP, CAP)]
-    plans = [plan for _, plan in plan_step(lengths, ranks, CAP, CAP)]
-    took = sum(slowest(plan, part) for plan, part in zip(plans, found, strict=True))
-    for step in starts(lengths, ranks, CAP, CAP):
-        assert took <= takes(step)
-        assert sorted(i for members in step for one in members for i in one.indices) == list(
-            range(len(lengths))
-        )
-        for members in step:
-            assert sum(one.size for one in members) == ranks
-            assert all(one.indices and one.tokens <= one.size * CAP for one in members)
-            assert all(lengths[index] <= one.size * CAP for one in members for index in one.indices)
-
-
-@settings(deadline=None)
-@given(LENGTHS, RANKS, st.none() | st.integers(CAP // 2, 4 * CAP))
-@example([CAP] * 60, 8, None)
-@example([1] * 59 + [CAP], 2, CAP)
-@example([CAP // 2 + 1], 1, CAP // 2)
-def test_no_micro_batch_takes_longer_than_with_the_split_of_verl(
-    lengths: list[int], ranks: int, budget: int | None
-) -> None:
-    # verl has no split for a sequence that exceeds the budget of all ranks.
-    lengths = fitting(lengths, ranks, CAP if budget is None else min(CAP, budget))
-    most = max(1, sum(lengths)) if budget is None else budget
-    step = by_number(lengths, ranks, min(CAP, most), most)
-    if step is not None:
-        assert slowest(plan_mixed(lengths, ranks, CAP, budget), lengths) <= takes(step)
-
-
-def test_the_split_of_verl_is_by_number() -> None:
-    step = by_number([5, 9, 4, 7, 3, 6, 8, 4], 4, 6, 30)
-    assert step is not None
-    assert [(member.size, member.indices) for member in step[0]] == [(2, [0, 1, 2, 3]), (2, [4, 5, 6, 7])]
-    assert by_number([5, 4, 3, 4, 2], 4, 6, 30) is None  # its fourth subgroup is empty
-    assert by_number([20, 3], 4, 6, 30) is None  # fewer than ranks
-    assert by_number([6, 6, 1, 1], 2, 6, 8) is None  # over the budget
-
-
-@settings(deadline=None)
-@given(LENGTHS, RANKS)
-@example([426, 338, 463, 2 * CAP, 2 * CAP], 2)  # where room for the tokens is not room for the sequence
-def test_exchanges_only_gain_and_keep_count(lengths: list[int], ranks: int) -> None:
-    lengths = fitting(lengths, ranks)
-    step = windows(lengths, ranks, CAP, 2 * CAP)
-    before = takes(step)
-    assert improve(step, lengths, CAP, 2 * CAP, 5000) < 5000 + GIVEN * (ABOVE + BELOW + TAKERS + 1)
-    assert takes(step) <= before
-    assert sorted(i for members in step for member in members for i in member.indices) == list(
-        range(len(lengths))
+    took = sum(
+        slowest(plan, [lengths[index] for index in indices])
+        for indices, plan in plan_step(lengths, ranks, CAP, CAP)
     )
-    for member in itertools.chain.from_iterable(step):
-        taken = [lengths[index] for index in member.indices]
-        assert member.tokens == sum(taken) <= 2 * CAP * member.size
-        assert max(taken) <= CAP * member.size
-        assert member.load == cost.start_cost(member.size) + sum(
-            cost.sequence_cost(length, member.size) for length in taken
-        )
-
-
-def test_an_exchange_is_found_where_there_is_one() -> None:
-    # Two ranks with room for all, one of which has everything but a token.
-    lengths = [600, 300, 300, 1]
-    step = windows(lengths, 2, 10_000, 10_000)
-    members = step[0]
-    members[0].indices, members[1].indices = [0, 1, 2], [3]
-    for member in members:
-        member.tokens = sum(lengths[index] for index in member.indices)
-        member.load = cost.start_cost(1) + sum(cost.sequence_cost(lengths[i], 1) for i in member.indices)
-    improve(step, lengths, 10_000, 10_000, 1000)
-    assert sorted(member.tokens for member in members) == [600, 601]
+    for size in allowed_sizes(ranks):
+        if max(lengths) <= size * CAP and (step := equal_parts(lengths, ranks, size, CAP)):
+            assert took <= takes(step)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
@@ -182,9 +107,8 @@ def test_the_smallest_size_is_the_smallest(length: int, room: int) -> None:
 
 
 def test_a_step_of_equal_subgroups_is_none_of_too_few_sequences() -> None:
-    assert equal_parts([5, 5, 5], 8, 2, 100) is None
+    assert equal_parts([5, 5, 5], 8, 2, 100) == []
     step = equal_parts([5, 5, 5, 5], 8, 2, 100)
-    assert step is not None
     assert [[member.size for member in members] for members in step] == [[2, 2, 2, 2]]
 
 

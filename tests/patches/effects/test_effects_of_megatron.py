@@ -59,7 +59,7 @@ def test_resumed_weight_decay(draw: random.Random) -> None:
     load = fix("megatron.resumed-weight-decay").load(lambda *_: None, NO_MODULE)
     load(Scheduler(), {})
     load(Scheduler(), {})
-    assert counts.read() == {"calls": 2, "changed": 1, "off": abs(before - after)}
+    assert counts.read() == {"calls": 2, "changed": 1}
 
 
 def test_moe_aux_scale(draw: random.Random) -> None:
@@ -87,7 +87,7 @@ def test_grad_norm(draw: random.Random) -> None:
         parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
     chunk = torch.nn.ModuleList([whole, other])
     fix("megatron.grad-norm").marked(lambda *_: None, NO_MODULE)([chunk])
-    assert counts.read() == {"changed": 2, "elements": 3 * wide + 3}
+    assert counts.read() == {"changed": 2}
 
 
 def test_reshardable_checkpoint(draw: random.Random) -> None:

@@ -165,11 +165,13 @@ def test_resume_epoch_boundary() -> None:
         def __iter__(self) -> Any:
             return iter(range(self.at, 3))
 
-    for step in (2, 3):
-        loader = Loader()
-        with fix("verl.resume-epoch-boundary").past_the_end(loader, lambda step=step: step):
-            loader.load_state_dict(step)
-    assert counts.read() == {"calls": 2, "changed": 1}
+    load = fix("verl.resume-epoch-boundary").load(
+        lambda trainer, step: trainer.train_dataloader.load_state_dict(step), NO_MODULE
+    )
+    for noted in ("global_steps", "resume_global_step"):
+        for step in (2, 3):
+            load(SimpleNamespace(train_dataloader=Loader(), **{noted: step}), step)
+    assert counts.read() == {"calls": 4, "changed": 2}
 
 
 def test_critic_loss_scale() -> None:

@@ -85,11 +85,10 @@ def test_mla_rotary_key_over_tp() -> None:
 @pytest.mark.usefixtures("twice")
 def test_label_smoothing_over_tp() -> None:
     counts = counts_of("megatron.label-smoothing-over-tp")
-    module = SimpleNamespace(get_tensor_model_parallel_group=lambda: PAIR)
-    loss = fix("megatron.label-smoothing-over-tp").make_loss(lambda *_: None, module)
+    loss = fix("megatron.label-smoothing-over-tp").loss(lambda *_: torch.zeros(3), NO_MODULE)
     logits, target = torch.rand(3, 4), torch.zeros(3, dtype=torch.long)
     for smoothing in (0.0, 0.1, 0.2):
-        loss(logits, target, smoothing)
+        loss(logits, target, smoothing, PAIR)
     assert counts.read() == {"changed": 2}
 
 

@@ -21,7 +21,7 @@ from forked import in_a_child
 from overlay.model.marks import OWNER
 from overlay.patch import replaced
 from overlay.runtime.engine import Engine
-from overlay.runtime.live_site import current, function_of
+from overlay.runtime.sites import current, function_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

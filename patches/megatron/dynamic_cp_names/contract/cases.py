@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -42,14 +43,14 @@ TE = cpu_engine.Shape(groups=2, core_attention=te.TEDotProductAttention)
 def cases(world: int) -> list[Case]:
     """Return the cases for a world of this size."""
     draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/gaps/{world}")
+    some = [draw.randint(3, CAP) for _ in range(2 * world)]
     # Every subgroup is all ranks, or each is one rank: no case needs more of the split than its size.
-    shared: dict[str, Any] = {"lengths": [world * CAP - draw.randint(0, 2), *_some(draw, world)], "cap": CAP}
-    alone: dict[str, Any] = {"lengths": _some(draw, 2 * world), "cap": CAP}
+    shared: dict[str, Any] = {"lengths": [world * CAP - draw.randint(0, 2), *some[:world]], "cap": CAP}
+    alone: dict[str, Any] = {"lengths": some, "cap": CAP}
     found: list[tuple[str, Callable[[], Any]]] = [
         ("start", _start),
         ("start, static too", functools.partial(_start, context_parallel_size=2)),
         ("settings", _settings),
-        ("getter", _getter),
         ("warm up", _warm_up),
         ("destroy", _destroy),
         ("rope", functools.partial(run_sft, **shared, shape=ROPE)),
@@ -64,10 +65,6 @@ def cases(world: int) -> list[Case]:
     return [(name, 1, 1, case) for name, case in found]
 
 
-def _some(draw: random.Random, count: int) -> list[int]:
-    return [draw.randint(3, CAP) for _ in range(count)]
-
-
 @contextlib.contextmanager
 def _afresh() -> Iterator[None]:
     """Leave Megatron's groups, as before an engine has made them, and come back to them."""
@@ -77,10 +74,8 @@ def _afresh() -> Iterator[None]:
     finally:
         with contextlib.suppress(AssertionError):  # of what was never made
             mpu.destroy_model_parallel()
-        known = "dynamic_context_parallel" in inspect.signature(mpu.initialize_model_parallel).parameters
-        mpu.initialize_model_parallel(
-            create_gloo_process_groups=False, **({"dynamic_context_parallel": True} if known else {})
-        )
+        known = {"dynamic_context_parallel": True} if _knows_it() else {}
+        mpu.initialize_model_parallel(create_gloo_process_groups=False, **known)
 
 
 def _groups() -> dict[str, list[int]]:
@@ -128,30 +123,10 @@ def _settings() -> dict[str, Any]:
         enable_routing_replay=False,
         _qat_enabled=False,
     )
-    before = sys.modules.get(name)
-    sys.modules[name] = module
-    try:
+    with patch.dict(sys.modules, {name: module}):
         transformer_impl.MegatronEngine._build_tf_config(engine)
-    finally:
-        if before is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = before
     made = engine.tf_config
     return {"ranks": made.context_parallel_size, "cap": made.max_seqlen_per_dp_cp_rank}
-
-
-def _getter() -> dict[str, Any]:
-    """Ask for the groups of this layout, by Megatron's own name and by verl's."""
-    hybrid = {}
-    with _afresh():
-        mpu.destroy_model_parallel()
-        mpu.initialize_model_parallel(hybrid_context_parallel=True, create_gloo_process_groups=False)
-        for size in (1, dist.get_world_size()):
-            with contextlib.suppress(KeyError):
-                group = mpu.get_hybrid_data_context_parallel_groups(group_size=size)
-                hybrid[str(size)] = dist.get_process_group_ranks(group)
-    return {"hybrid": hybrid}
 
 
 def _warm_up() -> dict[str, Any]:
@@ -165,14 +140,14 @@ def _warm_up() -> dict[str, Any]:
 
     with _afresh():
         mpu.destroy_model_parallel()
-        name = "dynamic" if "dynamic_context_parallel" in _parameters() else "hybrid"
+        name = "dynamic" if _knows_it() else "hybrid"
         with replaced(dist, "barrier", noting):
             mpu.initialize_model_parallel(**{f"{name}_context_parallel": True})
     return {"sizes": sizes}
 
 
-def _parameters() -> Any:
-    return inspect.signature(mpu.initialize_model_parallel).parameters
+def _knows_it() -> bool:
+    return "dynamic_context_parallel" in inspect.signature(mpu.initialize_model_parallel).parameters
 
 
 def _destroy() -> dict[str, Any]:
