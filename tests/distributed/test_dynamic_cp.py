@@ -73,11 +73,6 @@ def test_gradient_and_loss_are_those_of_one_process(case: str) -> None:
         assert all(part["sequences"] for part in result["seen"])
 
 
-def test_ranks_that_torchrun_starts_find_the_same() -> None:
-    """Each imports for itself, as those of a real job."""
-    assert_right(rows_of(run_once(2, CASES, torchrun=True, only=("mixed",)), "mixed"))
-
-
 def test_sizes_are_mixed_over_micro_batches() -> None:
     for result in on_ranks("mixed"):
         assert {part["size"] for part in result["seen"]} == {1, WORLD}

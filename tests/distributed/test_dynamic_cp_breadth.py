@@ -57,6 +57,12 @@ def test_gradients_and_the_loss_are_those_of_one_process(world: int, case: str) 
     assert_right(on_ranks(case, world))
 
 
+def test_ranks_that_torchrun_starts_find_the_same() -> None:
+    """Each imports for itself, as those of a real job."""
+    cases = RANKS / "dynamic_cp_cases.py"
+    assert_right(rows_of(run_once(2, cases, torchrun=True, only=("mixed",)), "mixed"))
+
+
 @pytest.mark.parametrize("case", ["experts, outputs", "interleaved, outputs"])
 def test_outputs_are_those_of_one_process_in_order(case: str) -> None:
     collected = 0
