@@ -151,7 +151,8 @@ def _refuse_layout(config: Any, mpu: ModuleType) -> None:
     if static != 1:
         raise NotImplementedError(
             f"dynamic_context_parallel=True does not work beside context_parallel_size={static} of the "
-            "engine that was made first. Set context_parallel_size=1 for the actor, its reference and the critic."
+            "engine that was made first. Set context_parallel_size=1 for the actor, its reference and the "
+            "critic."
         )
     tensor = mpu.get_tensor_model_parallel_world_size()
     pipeline = mpu.get_pipeline_model_parallel_world_size()
