@@ -43,7 +43,10 @@ def wrong(seed: str, module: Any) -> str:
         wanted = kept or (found.num_steps if found.num_steps in (0, batch * iteration) else 0)
         rates = [one.optimizer.param_groups[0]["lr"] for one in (found, schedule(wanted))]
         if found.num_steps != wanted or rates[0] != rates[1]:
-            return f"after {wanted} samples the schedule stands at {found.num_steps}, with rates of {rates}"
+            return (
+                f"resumed after {wanted} samples, the schedule stands at {found.num_steps}: "
+                f"a learning rate of {rates[0]:.4g} and not {rates[1]:.4g}"
+            )
     return ""
 
 

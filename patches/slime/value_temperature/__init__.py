@@ -1,11 +1,12 @@
 """`slime.value-temperature`: the critic's values are not divided by the rollout's temperature."""
 
 from copy import copy
+from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, around, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 
 _ROWS = "slime.backends.megatron_utils.loss:get_responses"
 EFFECT = effect(
@@ -18,15 +19,24 @@ EFFECT = effect(
 )
 
 
-@around
-def responses(original: Any, logits: Any, *, args: Any, **given: Any) -> Any:
-    """Give the rows of responses, of values [1, T, 1] at a temperature of 1: logits have a vocabulary."""
-    if logits.size(-1) == 1 and args.rollout_temperature != 1.0:
-        EFFECT.changed += 1
-        EFFECT.temperature = args.rollout_temperature
-        args = copy(args)
-        args.rollout_temperature = 1.0
-    return original(logits, args=args, **given)
+def at_own_temperature(logits: Any, args: Any) -> Any:
+    """Return slime's arguments, with a temperature of 1 for values [1, T, 1]: logits have a vocabulary."""
+    if logits.size(-1) != 1 or args.rollout_temperature == 1.0:
+        return args
+    EFFECT.changed += 1
+    EFFECT.temperature = args.rollout_temperature
+    plain = copy(args)
+    plain.rollout_temperature = 1.0
+    return plain
+
+
+def make_responses(original: Any, _module: Any) -> Any:
+    """Wrap the rows of responses, of logits and of values: `slime.loss-memory` replaces `get_values`."""
+
+    def get_responses(logits: Any, *, args: Any, **given: Any) -> Any:
+        yield from original(logits, args=at_own_temperature(logits, args), **given)
+
+    return wraps(original)(get_responses)
 
 
 PATCH = Patch(
@@ -42,7 +52,7 @@ PATCH = Patch(
     evidence="slime's commit d9d149d (in 0.3.0) takes values without the temperature, as its docstring says.",
     targets=one_target(
         SLIME,
-        variant("0.2", replaced(_ROWS, responses)),
+        variant("0.2", replaced(_ROWS, make_responses)),
         tells=("slime.backends.megatron_utils.loss:get_values",),
     ),
 )

@@ -22,8 +22,8 @@ def wrong(seed: str, loss: Any) -> str:
         head = torch.randn(1, sum(totals), width, generator=made)
         rows = [row[-count - 1 : -1] for row, count in zip(head[0].split(totals), counts, strict=True)]
         if width == 1:
-            lists = loss.get_values(head, args=args, **lengths)
-            found = (lists if isinstance(lists, dict) else lists[1])["values"]
+            found = loss.get_values(head, args=args, **lengths)
+            found = (found if isinstance(found, dict) else found[1])["values"]
             wanted = [row[:, 0] for row in rows]
         else:
             found = [row for row, _ in loss.get_responses(head, args=args, **lengths)]

@@ -71,9 +71,8 @@ def test_tool_turn_mask() -> None:
 def test_value_temperature() -> None:
     counts = counts_of("slime.value-temperature")
     args = SimpleNamespace(rollout_temperature=0.5)
-    responses = fix("slime.value-temperature").responses(lambda *_, **__: None, NO_MODULE)
-    responses(torch.zeros(1, 4, 1), args=args)
-    responses(torch.zeros(1, 4, 8), args=args)
+    fix("slime.value-temperature").at_own_temperature(torch.zeros(1, 4, 1), args)
+    fix("slime.value-temperature").at_own_temperature(torch.zeros(1, 4, 8), args)
     assert counts.read() == {"changed": 1, "temperature": 0.5}
 
 
