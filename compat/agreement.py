@@ -1,7 +1,7 @@
 """Agreement between ranks, through the store that `torch.distributed` keeps for a process group.
 
-The store and not a collective, for two reasons: a rank that runs no overlay code does not take part, and its
-next collective would be taken for the answer; and the store works with any backend and touches no device.
+A rank that runs no overlay code takes no part, and its next collective would be taken for the answer to one
+of ours. The store works with any backend, and touches no device.
 
 Each rank writes down what it says of itself, unless somebody has said the same, and counts itself. The last
 to come judges for all, or the first whose time is up. It reads nothing of single ranks where they agree.
@@ -42,9 +42,7 @@ def is_distributed() -> bool:
     """Return whether there are several ranks to compare, and a store to do it through."""
     import torch.distributed as dist
 
-    return (
-        dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 and _store() is not None
-    )
+    return _store() is not None and dist.get_world_size() > 1
 
 
 def agree(group: Any, timeout: float | None, said: agreement.Statement) -> None:
@@ -54,14 +52,12 @@ def agree(group: Any, timeout: float | None, said: agreement.Statement) -> None:
     """
     import torch.distributed as dist
 
-    if not dist.is_available() or not dist.is_initialized():
-        raise OverlayError("there is no process group whose ranks could be compared: initialise it first")
+    store = _store()
+    if store is None:
+        raise OverlayError("there is no process group with a store to compare ranks by: initialise one first")
     if group == dist.GroupMember.NON_GROUP_MEMBER:
         return
     ranks = sorted(dist.get_process_group_ranks(group or dist.group.WORLD))
-    store = _store()
-    if store is None:
-        raise OverlayError("this backend keeps no store, through which ranks are compared")
     if len(ranks) == 1 or dist.get_backend(group) == "fake":  # whose other ranks are nobody
         return
     job_log, me = here().job_log, dist.get_rank()
@@ -90,11 +86,13 @@ def _name(group: Any) -> str:
 
 
 def _store() -> Any:
-    from torch.distributed.distributed_c10d import _get_default_store
+    from torch.distributed import is_available
 
     try:
-        return _get_default_store()
-    except (AttributeError, ValueError):  # without a process group
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        return _get_default_store() if is_available() else None
+    except (AttributeError, ImportError, RuntimeError, ValueError):  # without a process group
         return None
 
 
@@ -159,9 +157,7 @@ class Comparison:
             if self._count("judges", 1) == 1:
                 self._set("verdict", self._judge(patience))
             elif not self._comes("verdict", SLACK):
-                raise AgreementError(
-                    "the ranks were not compared: the one that was to do it hangs or has ended"
-                )
+                raise AgreementError("the ranks were not compared: who was to do it hangs or has ended")
         verdict = dict(self._get("verdict"))
         left = max(begin + patience - time.monotonic(), SLACK)
         if not verdict["report"]:

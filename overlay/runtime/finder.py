@@ -112,6 +112,7 @@ class FirstFinder(WatchingFinder):
         super().__init__(frozenset(), lambda *_: None)
         self._packages = packages
         self.wake = wake
+        self._passed: Callable[[], None] = lambda: None
         #: Files that run as `__main__` and have been looked at. What runs now is the caller's to ask for.
         main = None if at_start else getattr(sys.modules.get("__main__"), "__file__", None)
         self._looked: set[object] = {None, main}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.machinery import ModuleSpec
 
@@ -12,6 +13,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+#: Bytes of a source or a version file, many times what any module that a patch knows has. A parser takes a
+#: hundred times as much memory.
+LARGEST = 1 << 21
+
+
+def is_endless(path: str) -> bool:
+    """Return whether reading a path would take for ever: a pipe, a device, a file of no reasonable size."""
+    return os.path.exists(path) and (not os.path.isfile(path) or os.path.getsize(path) > LARGEST)
+
+
 def importable(site: str) -> bool:
     """Return whether a path is a folder or an archive that modules can be imported from."""
     return bool(site) and _entry_finder(site) is not None
@@ -20,7 +31,10 @@ def importable(site: str) -> bool:
 def stated_version(found: Distribution) -> str | None:
     """Return the version in the metadata of a distribution, `None` if an interrupted installer left none."""
     # Read by hand: for metadata that is missing, each version of the library has another answer or exception.
+    folder = getattr(found, "_path", None)  # the library opens whatever lies there
     for name in ("METADATA", "PKG-INFO", ""):
+        if isinstance(folder, os.PathLike) and is_endless(os.path.join(folder, name)):
+            continue
         for line in (found.read_text(name) or "").splitlines():
             key, colon, value = line.partition(":")
             if key.lower() == "version":
@@ -81,7 +95,9 @@ def portions(path: Any) -> list[str]:
 
 
 def read_file(path: str, spec: ModuleSpec | None) -> bytes | None:
-    """Return a file, also one inside an archive, `None` if there is none."""
+    """Return a file, also one inside an archive, `None` if there is none, or one of no reasonable size."""
+    if is_endless(path):
+        return None
     try:
         with open(path, "rb") as file:
             return file.read()

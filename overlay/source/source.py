@@ -18,7 +18,16 @@ from overlay.source import shape
 from overlay.source.bindings import Module, find
 from overlay.source.editable import Links, module_file
 from overlay.source.fingerprint import inside
-from overlay.source.locate import ask_finders, ask_path, importable, portions, read_file, stated_version
+from overlay.source.locate import (
+    LARGEST,
+    ask_finders,
+    ask_path,
+    importable,
+    is_endless,
+    portions,
+    read_file,
+    stated_version,
+)
 from overlay.source.shape import split_site
 
 TYPE_CHECKING = False
@@ -228,6 +237,8 @@ class InstalledTree(Tree):
             return None
         if spec.loader is None:
             return ""  # a namespace package: exists, and has no source
+        if spec.has_location and is_endless(spec.origin or ""):
+            raise SourceError(f"{spec.origin} is no file of at most {LARGEST} bytes")
         get_source = getattr(spec.loader, "get_source", None)
         try:
             text: str | None = None if get_source is None else get_source(module)

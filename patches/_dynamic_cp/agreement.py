@@ -1,7 +1,6 @@
 """Whether all ranks split micro-batches in the same way, asked once in each process group.
 
-Not once in each process: a rank that came in the place of another asks in the new group, and those that were
-there before it must answer.
+Not once in each process: to a rank that came in the place of another, those that were there must answer.
 """
 
 from __future__ import annotations
@@ -18,15 +17,10 @@ _asked: WeakSet[Any] = WeakSet()
 
 
 def agree(group: Any) -> None:
-    """Make sure that all ranks split in the same way. Ranks that do not would wait for each other for ever.
+    """Raise `ValueError` on every data parallel rank of a group unless all split in the same way.
 
-    Args:
-        group: Of the data parallel ranks, each of which must call this as often as the others.
-
-    Raises:
-        ValueError: They do not, on every rank.
-        SelectionError: On a rank whose setting means nothing.
-
+    Ranks that do not would wait for each other for ever. Each must call this as often as the others. On a
+    rank whose setting means nothing it raises `SelectionError`.
     """
     if group in _asked:
         return

@@ -43,9 +43,8 @@ def make_device_mesh(original: Callable[..., Any], module: ModuleType) -> Callab
             if static != 1 and mpu.is_initialized() and mpu.get_data_parallel_group() in dynamic:
                 raise NotImplementedError(
                     f"context_parallel_size={static} does not work beside an engine with "
-                    "dynamic_context_parallel=True: colocated engines share their groups. Set "
-                    "context_parallel_size=1, or dynamic_context_parallel=False for the actor, its "
-                    "reference and the critic."
+                    "dynamic_context_parallel=True. Set context_parallel_size=1, or "
+                    "dynamic_context_parallel=False for the actor, its reference and the critic."
                 )
             return original(self)
         refuse_settings(config, isinstance(self, module.MegatronEngineWithValueHead))
@@ -86,10 +85,7 @@ def ensure_groups(mpu: ModuleType) -> None:
 
 
 def missing_sizes(mpu: ModuleType) -> list[int]:
-    """Return the sizes for which this rank has no group, or one that is not of its neighbours.
-
-    A group that was kept from a layout before this one may be of others.
-    """
+    """Return the sizes for which this rank has no group, or one kept from a layout before this one."""
     import torch.distributed as dist
 
     group = mpu.get_data_parallel_group(with_context_parallel=True)
@@ -129,8 +125,8 @@ def check_count(ranks: int) -> None:
 def warm_up(mpu: ModuleType, ranks: int) -> None:
     """Let each group talk once, the small ones first on every rank.
 
-    NCCL sets up a group at its first collective, and groups that are set up in different orders on different
-    ranks, or while a pipeline stage waits for another, wait for each other for ever.
+    NCCL sets up a group at its first collective. Set up in different orders on different ranks, or while a
+    pipeline stage waits for another, groups wait for each other for ever.
     """
     import torch
     import torch.distributed as dist
@@ -154,9 +150,9 @@ def _refuse_layout(config: Any, mpu: ModuleType) -> None:
     static = mpu.get_context_parallel_world_size()
     if static != 1:
         raise NotImplementedError(
-            f"dynamic_context_parallel=True does not work beside context_parallel_size={static}, with which "
-            "the engine that was made first has laid out the ranks: colocated engines share their groups. "
-            "Set context_parallel_size=1 for the actor, its reference and the critic."
+            f"dynamic_context_parallel=True does not work beside context_parallel_size={static} of the "
+            "engine that was made first. Set context_parallel_size=1 for the actor, its reference and the "
+            "critic."
         )
     tensor = mpu.get_tensor_model_parallel_world_size()
     pipeline = mpu.get_pipeline_model_parallel_world_size()
@@ -164,14 +160,13 @@ def _refuse_layout(config: Any, mpu: ModuleType) -> None:
     if wanted != (tensor, pipeline):
         raise ValueError(
             "dynamic_context_parallel=True with tensor_model_parallel_size, pipeline_model_parallel_size = "
-            f"{wanted}, and the engine that was made first has laid out the ranks with {tensor, pipeline}: "
-            "colocated engines share their groups. Set the same sizes for the actor, its reference and the "
-            "critic."
+            f"{wanted}, and the engine that was made first has {tensor, pipeline}. Set the same sizes for "
+            "the actor, its reference and the critic."
         )
     ranks = mpu.get_data_parallel_world_size(with_context_parallel=True)
     if ranks * tensor * pipeline != dist.get_world_size():
         raise NotImplementedError(
             f"dynamic_context_parallel=True: Megatron was laid out over {ranks * tensor * pipeline} of "
-            f"{dist.get_world_size()} ranks by someone else, and its dynamic groups are made by all ranks of "
-            "a job together. Let verl lay out the ranks, or set dynamic_context_parallel=False."
+            f"{dist.get_world_size()} ranks, and dynamic groups are made by all ranks of a job together. Let "
+            "verl lay out the ranks, or set dynamic_context_parallel=False."
         )

@@ -1,9 +1,8 @@
 """Which of verl's losses are sums over sequences: those of which each subgroup can compute its own part.
 
 Such a loss is a sum of terms, one for each sequence, times `dp_size` and divided by what the whole batch has:
-tokens, sequences, a constant. Nothing else may be taken for one. A mean over the sequences at hand, a choice
-of the tokens that stand out among them, or a width that they happen to be padded to is another number in each
-subgroup, and ignores the scale. So a loss counts as a sum if its very source is known to be one:
+tokens, sequences, a constant. A mean over the sequences at hand, or a width that they happen to be padded to,
+is another number in each subgroup. So a loss counts as a sum only if its very source is known to be one:
 `losses.tested.json` has the digests of sources by the names of their functions. `digest_of` makes one, once
 somebody has read that it is a sum.
 """
@@ -31,11 +30,9 @@ _SFT, _PPO, _ADDS_UP = "sft_loss", "ppo_loss", "agg_loss"
 
 
 def is_sum(loss_function: Any) -> bool:
-    """Return whether a loss is known to be a sum over sequences. Looks at its source and its settings only.
+    """Return whether a loss, as verl's engine gets it, is known to be a sum over sequences.
 
-    Args:
-        loss_function: As verl's engine gets it: in general a `functools.partial` that holds a configuration.
-
+    Looks at its source and its settings only. In general it is a partial that holds a configuration.
     """
     function, config = opened(loss_function)
     name = _known(function)
@@ -63,10 +60,7 @@ def name_of(loss_function: Any) -> str:
 def with_width(loss_function: Any, width: int) -> Any:
     """Return the loss with `width` in place of the width of a rank's own part, wherever that would count.
 
-    Args:
-        loss_function: As verl's engine gets it. It is not changed, and neither is its configuration.
-        width: Tokens of the longest response of the whole batch.
-
+    `width` is in tokens, of the longest response of the whole batch. The loss that is given does not change.
     """
     if not isinstance(loss_function, functools.partial):
         return loss_function

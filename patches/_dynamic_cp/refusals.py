@@ -15,6 +15,7 @@ Refusal = tuple[bool, str, str]
 #: The auxiliary losses of Megatron's router that balance experts. Its z-loss is a mean over tokens, and of
 #: the ranks of a subgroup each has as many: that is right for every size.
 _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
+_OFF = "dynamic_context_parallel=False"
 #: With so many pipeline ranks, both neighbours of a rank are the same one.
 _PAIR = 2
 
@@ -57,15 +58,11 @@ def refuse(engine: Any, data: Any, module: ModuleType) -> None:
             "multi-token prediction, which shifts tokens within the static group",
             "mtp.enable=False, and mtp_num_layers=0 in override_transformer_config",
         ),
-        (
-            has("multi_latent_attention"),
-            "multi-latent attention, which knows the static group only",
-            "dynamic_context_parallel=False",
-        ),
+        (has("multi_latent_attention"), "multi-latent attention, which knows the static group only", _OFF),
         (
             has("experimental_attention_variant") or has("linear_attention_freq") or has("is_hybrid_model"),
             "linear or sparse attention and state space layers, which know the static group only",
-            "dynamic_context_parallel=False",
+            _OFF,
         ),
         (
             replay != "disabled",
@@ -77,11 +74,7 @@ def refuse(engine: Any, data: Any, module: ModuleType) -> None:
             "top-k distillation: it lays tokens out for the static group",
             "a distillation loss without top-k",
         ),
-        (
-            hasattr(model.hf_config, "vision_config"),
-            "a vision model, which splits sequences over the static group by itself",
-            "dynamic_context_parallel=False",
-        ),
+        (hasattr(model.hf_config, "vision_config"), "a vision model, which splits sequences by itself", _OFF),
         *refusals_of_model(settings, trained=not getattr(config, "forward_only", False)),
     )
     confirm_attention()
@@ -91,19 +84,11 @@ def refuse(engine: Any, data: Any, module: ModuleType) -> None:
 def refuse_settings(config: Any, is_value_model: bool) -> None:
     """Raise for what can be told as soon as there is an engine."""
     static = config.context_parallel_size
-    refusals = (
-        (
-            is_value_model,
-            "a value head, of which each rank would compute the whole batch",
-            "dynamic_context_parallel=False for the critic",
-        ),
-        (
-            static != 1,
-            f"context_parallel_size={static}: a sequence is shared by either the static or a dynamic group",
-            "context_parallel_size=1",
-        ),
+    alone = "a value head, of which each rank would compute the whole batch"
+    both = f"context_parallel_size={static}: a sequence is shared by either the static or a dynamic group"
+    _raise_first(
+        ((is_value_model, alone, f"{_OFF} for the critic"), (static != 1, both, "context_parallel_size=1"))
     )
-    _raise_first(refusals)
     if config.max_seqlen_per_dp_cp_rank is None:
         raise ValueError(
             "dynamic_context_parallel=True needs max_seqlen_per_dp_cp_rank. Set it to the number of tokens "
@@ -154,27 +139,17 @@ def refusals_of_model(settings: Any, *, trained: bool) -> tuple[Refusal, ...]:
     return (
         (
             _crossed(settings),
-            (
-                "virtual stages on two pipeline ranks without overlap_p2p_comm: each rank is both the next "
-                "and the previous one of the other, and Megatron sends both messages at once, in an order in "
-                "which one is taken for the other"
-            ),
+            "virtual stages on two pipeline ranks without overlap_p2p_comm: one message is taken for another",
             "overlap_p2p_comm=True and batch_p2p_comm=False in override_transformer_config",
         ),
         (
             experts and _balanced(settings),
-            (
-                "an auxiliary loss that balances experts: Megatron takes it over the tokens of the static "
-                "group, which are those of one rank, whichever part of a sequence it holds"
-            ),
+            "an auxiliary loss that balances experts: Megatron takes it over the tokens of one rank",
             "moe_router_load_balancing_type='none' or moe_aux_loss_coeff=0 in override_transformer_config",
         ),
         (
             z_loss and bool(getattr(settings, "calculate_per_token_loss", False)),
-            (
-                "moe_z_loss_coeff and calculate_per_token_loss=True together: Megatron multiplies the z-loss "
-                "by a number of tokens that verl 0.8.0 never divides by"
-            ),
+            "moe_z_loss_coeff and calculate_per_token_loss=True together: verl 0.8.0 divides by no tokens",
             "moe_z_loss_coeff=None or calculate_per_token_loss=False",
         ),
     )

@@ -1,9 +1,8 @@
 """A loss of any kind under dynamic context parallelism: every rank computes it from the whole micro-batch.
 
-verl completes a sequence with the other ranks' detached outputs. What that does for the ranks of a subgroup
-is done here for all W: the outputs of the other subgroups are put beside a rank's own, detached. Each rank
-then has the loss of the micro-batch, as one process has it, and the gradient of its own shard; the gradients
-of all ranks add up to the gradient of the loss, whatever function of the outputs it is.
+The outputs of the other subgroups are put beside a rank's own, detached. Each rank then has the loss of the
+micro-batch, as one process has it, and the gradient of its own shard; the gradients of all ranks add up to
+the gradient of the loss, whatever function of the outputs it is.
 """
 
 from __future__ import annotations
@@ -89,10 +88,9 @@ def collect(
 
 @contextlib.contextmanager
 def _same_draws(outputs: dict[str, Any]) -> Iterator[None]:
-    """Let a loss draw the same random numbers on all ranks, which other draws have long taken apart.
+    """Let a loss draw the same random numbers on all ranks, from a seed that is made of the outputs.
 
-    The seed is made of the outputs: all ranks have the same, tensor parallel ones too, and the next step has
-    others. Afterwards random numbers go on as if nothing had been drawn.
+    Afterwards random numbers go on as if nothing had been drawn.
     """
     import torch
 

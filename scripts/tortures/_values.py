@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from overlay.records.lockfile import quoted as quoted
+from overlay.records.lockfile import quoted
 
 if TYPE_CHECKING:
     import random

@@ -108,14 +108,6 @@ def test_a_submitted_job(cluster: Cluster, kind: str, variables: dict[str, str])
         assert found[worker]["set"] == {"SUBMITTED": "yes"}
 
 
-@pytest.mark.nightly("a driver that does, and a job that is submitted armed, stand for it")
-def test_a_job_that_is_submitted_armed_and_arms_its_workers_by_hand(cluster: Cluster) -> None:
-    found = cluster.submitted("by_hand", {"env_vars": {"SUBMITTED": "yes", **ENVIRONMENT}})
-    for kind in ("driver", "task", "actor", "task of an actor"):
-        assert found[kind]["value"] == int(PATCHED), kind
-    assert found["task"]["set"] == {"MINE": "1", "HOOKED": "yes", "SUBMITTED": "yes"}
-
-
 def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> None:
     """As by `overlay run` before a script that starts Ray and submits a job that knows nothing of overlay."""
     with running(worksite, tmp_path, 0, **ENVIRONMENT) as armed:
@@ -214,23 +206,28 @@ def test_the_job_of_a_ray_client(cluster: Cluster) -> None:
         assert found[kind]["set"] == {"MINE": "1"}
 
 
+def with_a_cluster_of_its_own(worksite: Venv, code: str) -> subprocess.CompletedProcess[str]:
+    """Run a driver that starts a cluster, for which Ray gives a busy machine 30 s, whatever is set."""
+    pytest.importorskip("ray", reason="needs ray")
+    for _ in range(5):
+        done = subprocess.run(
+            [str(worksite.python), "-W", "ignore", "-c", code], env=environment(OVERLAY_PACKS="acme"),
+            capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
+        )  # fmt: skip
+        if "The current node timed out during startup" not in done.stderr:
+            break
+    return done
+
+
 def test_strict_mode_leaves_no_cluster_behind(worksite: Venv) -> None:
     """Without an address, `ray.init` starts a cluster before it has the job's settings."""
-    pytest.importorskip("ray", reason="needs ray")
-    done = subprocess.run(
-        [str(worksite.python), "-W", "ignore", "-c", LEFT], env=environment(OVERLAY_PACKS="acme"),
-        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
-    )  # fmt: skip
+    done = with_a_cluster_of_its_own(worksite, LEFT)
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
 @pytest.mark.nightly("a job that is there already stands for it")
 def test_a_variable_that_is_set_after_the_cluster_was_started_arms_no_worker(worksite: Venv) -> None:
-    pytest.importorskip("ray", reason="needs ray")
-    done = subprocess.run(
-        [str(worksite.python), "-W", "ignore", "-c", SET_LATE], env=environment(OVERLAY_PACKS="acme"),
-        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
-    )  # fmt: skip
+    done = with_a_cluster_of_its_own(worksite, SET_LATE)
     assert "before overlay.enable() was called: its workers run without patches" in done.stdout, done.stderr
     assert done.stdout.splitlines()[-1] == PLAIN
 
@@ -248,6 +245,7 @@ except overlay.WorkersError as error:
 import ray_job
 print(ray.get(ray.remote(ray_job.probe).remote())["value"])
 """
+
 
 LEFT = """
 import json, sys

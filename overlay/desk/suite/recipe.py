@@ -86,6 +86,9 @@ def read(path: str) -> Recipe:
         raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
     for key in data.keys() - set(Recipe._fields):
         raise SuiteError(f"the recipe {path}: unknown key {key!r}; {near(key, Recipe._fields)}")
+    for name in found.packages:
+        if not name.isidentifier():  # a folder of this name is removed from what was fetched
+            raise SuiteError(f"the recipe {path}: the package {name!r} is not an import name")
     for source in (found.tests, *filter(None, [found.code])):
         for text in source.get("from", [""]):
             if not text.partition("==")[2] and not text.rpartition("@")[0]:

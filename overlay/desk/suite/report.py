@@ -102,6 +102,8 @@ def coverage(place: str) -> list[dict[str, Any]]:
     for patch in dict.fromkeys(patch for one in processes for patch in one["patches"]):
         states = [one["patches"][patch] for one in processes if patch in one["patches"]]
         counts = [one["counts"] for one in states if one["counts"] is not None]
+        # On a device or in compiled code it is not told how much was changed.
+        told = bool(counts) and all("changed" in one for one in counts)
         applied = [one for one in states if one["state"] in ("applied", "incomplete")]
         wrong = [one for one in states if one["state"] not in ("applied", "armed")]
         found.append(
@@ -110,8 +112,8 @@ def coverage(place: str) -> list[dict[str, Any]]:
                 "applied": len(applied),
                 "processes": len(processes),
                 # What it had to look at, and what of that it changed, if it counts that.
-                "calls": sum(one.get("calls", one["changed"]) for one in counts) if counts else None,
-                "changed": sum(one["changed"] for one in counts) if counts else None,
+                "calls": sum(one.get("calls", one.get("changed", 0)) for one in counts) if counts else None,
+                "changed": sum(one["changed"] for one in counts) if told else None,
                 "troubles": sorted({f"{one['state']}: {one['why']}" for one in wrong}),
             }
         )
@@ -136,7 +138,8 @@ def section(run: Mapping[str, Any]) -> str:
         if one["applied"] and one["calls"] is None:
             said += ", does not count what it does"
         elif one["calls"]:
-            said += f", changed {one['changed']} of {one['calls']}"
+            changed = "looked at" if one["changed"] is None else f"changed {one['changed']} of"
+            said += f", {changed} {one['calls']}"
         else:
             said += ", had nothing to do: nothing is shown of it"
         if here and not one["applied"] and not one["troubles"]:

@@ -29,11 +29,8 @@ KEYWORD = "dynamic_context_parallel"
 def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build `initialize_model_parallel` with one more keyword, for which it makes and warms up the groups.
 
-    Raises, where the keyword is true:
-        NotImplementedError: There is static context parallelism as well, or attention would not follow.
-        ValueError: The number of data parallel ranks is no power of two: some of Megatron's groups would
-            have other sizes than they are asked for.
-
+    It refuses static context parallelism beside it, attention that would not follow, and a number of data
+    parallel ranks that is no power of two.
     """
     given = signature(original)
     extra = Parameter(KEYWORD, Parameter.KEYWORD_ONLY, default=False, annotation="bool")

@@ -75,9 +75,8 @@ PATCH = Patch(
     why="With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient that "
     "is W times (few sequences) or W squared times too small, reports a wrong loss, fails when a subgroup "
     "gets no sequence, runs small batches without context parallelism, and collects outputs W times. With "
-    "the patch each subgroup has work, every scale is right for any mix of context parallel sizes, and "
-    "outputs, losses and metrics are collected once. Settings that dynamic context parallelism cannot honour "
-    "are refused.",
+    "the patch each subgroup has work, every scale is right for any mix of sizes, and outputs, losses and "
+    "metrics are collected once. Settings that dynamic context parallelism cannot honour are refused.",
     evidence="Gradients, losses and outputs are compared with one process that computes the whole batch, on "
     "2 to 8 gloo ranks (tests/distributed/test_dynamic_cp.py).",
     changes=("numbers", "crashes"),

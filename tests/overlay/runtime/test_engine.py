@@ -164,14 +164,6 @@ def test_a_bad_selection_arms_nothing(
     assert upstream.load().scale(1) == 2
 
 
-def test_a_setting_that_does_not_exist_is_named(
-    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OVERLAY_PATCH", "none")
-    enabled(upstream.patch())
-    assert "OVERLAY_PATCH: unknown variable, ignored" in capsys.readouterr().err
-
-
 def test_all_sites_or_none_within_a_module(
     upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:

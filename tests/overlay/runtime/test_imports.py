@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import sys
 import threading
-import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -132,27 +131,6 @@ def test_a_module_that_comes_past_the_hook_is_caught_up_with(
     assert core.scale(1) == 200
     engine.status()
     assert capsys.readouterr().err.count("fakeup.core was imported past overlay") == 1
-
-
-def test_a_module_that_a_finder_in_front_imports_is_caught_up_with(
-    upstream: Upstream, enabled: Engines
-) -> None:
-    """By the next import, whatever it is of: a job asks for no status."""
-    from importlib.machinery import PathFinder
-
-    enabled(upstream.patch())
-    finder = types.SimpleNamespace(
-        find_spec=lambda name, path, target: (
-            PathFinder.find_spec(name, path, target) if name.startswith("fakeup") else None
-        )
-    )
-    sys.meta_path.insert(0, finder)
-    try:
-        core = upstream.load()
-        assert importlib.util.find_spec("no_such_module") is None
-    finally:
-        sys.meta_path.remove(finder)
-    assert core.scale(1) == 200
 
 
 def test_finders_that_ask_the_whole_path_again(upstream: Upstream, enabled: Engines) -> None:

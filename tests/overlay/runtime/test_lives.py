@@ -284,21 +284,6 @@ def test_functions_keep_what_upstream_hung_on_them(upstream: Upstream, enabled: 
     assert upstream.load().scale.calls == 7
 
 
-def test_a_finder_that_comes_first_does_not_stay_first(upstream: Upstream, enabled: Engines) -> None:
-    from importlib.machinery import PathFinder
-
-    engine = enabled(upstream.patch())
-    sys.meta_path.insert(0, types.SimpleNamespace(find_spec=lambda *_: None))
-    upstream.load("fakeup.user")  # asks for something while another one is first
-    sys.meta_path.insert(0, PathFinder)
-    try:
-        assert importlib.util.find_spec("no_such_module") is None
-    finally:
-        sys.meta_path.remove(PathFinder)
-    assert getattr(sys.meta_path[0], "overlay_finder", False)
-    assert engine.status().patches[0].state == "applied"
-
-
 @pytest.mark.parametrize("again", ["reload", "second import"])
 def test_what_was_taken_from_an_earlier_import_is_named(
     upstream: Upstream, engines: Engines, again: str

@@ -180,16 +180,6 @@ def test_a_variable_that_nobody_knows_is_named_once(
     assert capsys.readouterr().err.count("OVERLAY_STRCIT") == 1
 
 
-def test_a_selection_that_names_no_patch_is_refused_at_the_start(
-    armed: Armed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    armed.engine.disable()
-    monkeypatch.setenv("OVERLAY_PATCHES", "fakeup.scael")
-    with pytest.raises(SelectionError, match="names no patch"):
-        armed.engine.arm()
-    assert not armed.engine.enabled
-
-
 def test_a_fork_waits_as_well(armed: Armed) -> None:
     child = os.fork()
     if not child:
@@ -232,10 +222,14 @@ def test_what_enable_is_given_holds_when_the_upstream_is_imported(armed: Armed, 
         ("fakeup.scael", "names no patch"),
         (["fakeup.scale", 7], "must be patch ids"),
         ("no*", "names no patch"),
+        (None, "names no patch"),  # but the environment does
     ],
 )
-def test_enable_refuses_what_names_no_patch_at_once(armed: Armed, patches: Any, message: str) -> None:
+def test_enable_refuses_what_names_no_patch_at_once(
+    armed: Armed, patches: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     armed.engine.disable()
+    monkeypatch.setenv("OVERLAY_PATCHES", "fakeup.scael")
     with pytest.raises(SelectionError, match=message):
         armed.engine.arm(patches)
     assert not armed.engine.enabled

@@ -59,6 +59,7 @@ def test_what_is_shipped_can_be_read(name: str) -> None:
         (GOOD.replace('"It"', "3"), "about = 3 is not a text"),
         (GOOD.replace('["it"]', '"it"'), "packages = 'it' is not a list"),
         (GOOD.replace('["it"]', '["it", 3]'), "packages[1] = 3 is not a text"),
+        (GOOD.replace('["it"]', '["../it"]'), "the package '../it' is not an import name"),
         ("ranks = true\n" + GOOD, "ranks = True is not a whole number"),
         (GOOD.replace("it==1.0", "it"), "`from` names 'it', which is not NAME==VERSION, $VARIABLE@TAG or"),
         (GOOD.replace("from", "form"), "`from` names ''"),

@@ -11,6 +11,8 @@ import pytest
 from output_schema import check
 from suite_project import CODE, Workplace, write
 
+from overlay.desk.suite.report import coverage
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -66,6 +68,17 @@ def test_where_each_patch_was_in_place_and_what_it_did_is_told(tiny: Workplace) 
     assert "4 pass in both" not in text
     assert "- 1: no tests" in text
     assert str(tiny.folder) not in text + json.dumps(tiny.said)
+
+
+def test_how_much_was_changed_may_be_unknown(tmp_path: Path) -> None:
+    """It is where the number is on a device, or calls are compiled."""
+    counts = [{"calls": 2, "changed": 1}, {"calls": 3}]
+    for number, found in enumerate(counts):
+        patch = {"state": "applied", "why": "", "counts": found}
+        ledger = {"enabled": True, "patches": {"acme.scale": patch}}
+        (tmp_path / f"test-{number}.json").write_text(json.dumps(ledger))
+    (said,) = coverage(str(tmp_path))
+    assert (said["calls"], said["changed"]) == (5, None)
 
 
 def test_what_is_printed_as_json_is_what_the_schema_says(tiny: Workplace) -> None:
