@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from overlay.errors import LockError
 from overlay.model import toml
-from overlay.records.lock import FORMAT, with_digest
+from overlay.records.lock import FORMAT, facts, with_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,18 +43,30 @@ def read(path: str) -> Lock:
         known = len({patch["id"] for patch in data["patch"]}) == len(data["patch"])
         # What a newer overlay has added counts for its digest, and not for ours.
         whole = known and with_digest(data)["digest"] == data["digest"]
+        plain = _is_plain(data) and all(isinstance(value, str) for value in facts(data).values())
     except toml.TomlError as error:
         raise LockError(f"{path} is damaged: {error}") from error
     except (OSError, ValueError) as error:  # a name that no file can have
         raise LockError(f"the lock {path} cannot be read: {error}") from error
     except (LookupError, TypeError, AttributeError) as error:
         raise LockError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    if not plain:
+        raise LockError(f"{path} is damaged: a value in it is of another kind than a lock has")
     if not whole:
         raise LockError(
             f"{path} is damaged, or was edited: it is not what its digest says; write it with "
             "`overlay lock --update`"
         )
     return data
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value is made of what `write` writes: tables, lists of tables, texts and numbers."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(isinstance(one, dict) and _is_plain(one) for one in value)
+    return isinstance(value, str) or (type(value) is int and abs(value) < 1 << 63)
 
 
 def write(lock: Lock) -> str:
