@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -19,6 +20,8 @@ def read(path: str, *, largest: int = 1 << 20) -> dict[str, Any]:
         import tomllib
     else:
         import tomli as tomllib
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait for somebody who writes
+        raise OSError("it is no regular file")
     with open(path, "rb") as file:
         data = file.read(largest + 1)
     if len(data) > largest:

@@ -139,7 +139,8 @@ def test_two_entries_of_one_patch_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nothing", "a\0b"):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero", tmp_path / "nothing", "a\0b"):
         with pytest.raises(LockError, match=r"cannot be read"):
             lockfile.read(str(path))
 
