@@ -1,7 +1,7 @@
 """Agreement between ranks, through the store that `torch.distributed` keeps for a process group.
 
-The store and not a collective, for two reasons: a rank that runs no overlay code does not take part, and its
-next collective would be taken for the answer; and the store works with any backend and touches no device.
+A rank that runs no overlay code takes no part, and its next collective would be taken for the answer to one
+of ours. The store works with any backend, and touches no device.
 
 Each rank writes down what it says of itself, unless somebody has said the same, and counts itself. The last
 to come judges for all, or the first whose time is up. It reads nothing of single ranks where they agree.
@@ -42,9 +42,7 @@ def is_distributed() -> bool:
     """Return whether there are several ranks to compare, and a store to do it through."""
     import torch.distributed as dist
 
-    return (
-        dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 and _store() is not None
-    )
+    return _store() is not None and dist.get_world_size() > 1
 
 
 def agree(group: Any, timeout: float | None, said: agreement.Statement) -> None:
@@ -54,14 +52,12 @@ def agree(group: Any, timeout: float | None, said: agreement.Statement) -> None:
     """
     import torch.distributed as dist
 
-    if not dist.is_available() or not dist.is_initialized():
-        raise OverlayError("there is no process group whose ranks could be compared: initialise it first")
+    store = _store()
+    if store is None:
+        raise OverlayError("there is no process group with a store to compare ranks by: initialise one first")
     if group == dist.GroupMember.NON_GROUP_MEMBER:
         return
     ranks = sorted(dist.get_process_group_ranks(group or dist.group.WORLD))
-    store = _store()
-    if store is None:
-        raise OverlayError("this backend keeps no store, through which ranks are compared")
     if len(ranks) == 1 or dist.get_backend(group) == "fake":  # whose other ranks are nobody
         return
     job_log, me = here().job_log, dist.get_rank()
@@ -90,19 +86,18 @@ def _name(group: Any) -> str:
 
 
 def _store() -> Any:
-    from torch.distributed.distributed_c10d import _get_default_store
+    from torch.distributed import is_available
 
     try:
-        return _get_default_store()
-    except (AttributeError, ValueError):  # without a process group
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        return _get_default_store() if is_available() else None
+    except (AttributeError, ImportError, RuntimeError, ValueError):  # without a process group
         return None
 
 
 def _patience(group: Any) -> float:
-    """Return the seconds to wait for ranks of a group: less than its timeout, so that they are named first.
-
-    A rank that does not take part is in its next collective, which fails when the timeout is over.
-    """
+    """Return how long to wait for ranks: less than the timeout of their group, so that they are named."""
     import torch.distributed as dist
 
     found: Any = group or dist.group.WORLD
@@ -129,13 +124,18 @@ class Comparison:
     def agree(self, said: agreement.Statement, patience: float) -> tuple[list[str], list[str]]:
         """Return the patches that are applied on all ranks, and those on any. Raises `AgreementError`.
 
-        Args:
-            said: What this rank says of itself.
-            patience: Seconds to wait for ranks that do not come.
-
+        `said`: what this rank says of itself. `patience`: seconds to wait for ranks that do not come.
         """
+        begin = time.monotonic()
+        verdict: dict[str, Any] = {}
         try:
-            verdict = self._verdict(said, patience)
+            while not verdict:  # until a round has an end
+                # Counted in the store and not here: this process may have taken the place of another.
+                self._place = self._all
+                number = self._count(f"rank {self._me}", 1)
+                self._place, self._next = f"{self._all}/{number}", f"{self._all}/{number + 1}"
+                with suppress(_OverError):
+                    verdict = self._round(said, begin, patience)
         except AgreementError:
             raise
         except RuntimeError as error:
@@ -143,17 +143,6 @@ class Comparison:
         if verdict["report"]:
             raise AgreementError(verdict["report"])
         return verdict["everywhere"], verdict["anywhere"]
-
-    def _verdict(self, said: agreement.Statement, patience: float) -> dict[str, Any]:
-        """Return what is said of all ranks, in the first round that has an end."""
-        begin = time.monotonic()
-        while True:
-            # Counted in the store and not here: this process may have taken the place of another.
-            self._place = self._all
-            number = self._count(f"rank {self._me}", 1)
-            self._place, self._next = f"{self._all}/{number}", f"{self._all}/{number + 1}"
-            with suppress(_OverError):
-                return self._round(said, begin, patience)
 
     def _round(self, said: agreement.Statement, begin: float, patience: float) -> dict[str, Any]:
         """Say what this rank has to say, and return what is said of all, by this rank if it is the one."""
@@ -168,20 +157,18 @@ class Comparison:
             if self._count("judges", 1) == 1:
                 self._set("verdict", self._judge(patience))
             elif not self._comes("verdict", SLACK):
-                raise AgreementError(
-                    "the ranks were not compared: the one that was to do it hangs or has ended"
-                )
+                raise AgreementError("the ranks were not compared: who was to do it hangs or has ended")
         verdict = dict(self._get("verdict"))
         left = max(begin + patience - time.monotonic(), SLACK)
-        if verdict["report"] and came > verdict["readers"]:
-            self._comes("a next round", SLACK)  # this rank is late, or has come after one that was
-        elif verdict["report"]:
-            with suppress(RuntimeError):  # who keeps the store has seen that all have heard, and is gone
-                self._hear(verdict["readers"], left)
-        else:
+        if not verdict["report"]:
             self._set(f"heard {self._me}", True)
             if not self._hear(world, left, "heard"):
                 raise AgreementError(agreement.silence(self._silent("heard"), patience))
+        elif came > verdict["readers"]:
+            self._comes("a next round", SLACK)  # this rank is late, or has come after one that was
+        else:
+            with suppress(RuntimeError):  # who keeps the store has seen that all have heard, and is gone
+                self._hear(verdict["readers"], left)
         return verdict
 
     def _hear(self, readers: int, seconds: float, part: str = "") -> bool:
@@ -206,32 +193,23 @@ class Comparison:
             for part in ("facts", "outcome")
         )
         report = agreement.silence(silent, patience)
-        some, _ = next(iter(facts.values()))
-        words = [
-            (agreement.Statement(facts=some, outcome=one), [place])
-            for place, (one, _) in enumerate(outcomes.values())
-        ]
-        if len(facts) > 1 or agreement.differences(words):
+        if len(facts) > 1 or len(outcomes) > 1:
             by_kind: dict[tuple[str, str], list[int]] = {}
             for rank in self._ranks:
                 if rank not in silent:
                     by_kind.setdefault(tuple(self._get(f"rank {rank}")), []).append(rank)
-            kinds = [
-                (
-                    agreement.Statement(facts=facts[one][0], notes=facts[one][1], outcome=outcomes[other][0]),
-                    of,
-                )
-                for (one, other), of in by_kind.items()
-            ]
+            kinds = []
+            for (one, other), ranks in by_kind.items():
+                (said, notes), (outcome, _) = facts[one], outcomes[other]
+                kinds.append((agreement.Statement(facts=said, notes=notes, outcome=outcome), ranks))
             table = agreement.differences(kinds)
             report += f"the ranks do not run the same:\n{table}" if table else ""
         applied = [frozenset(ids) for _, ids in outcomes.values()]
-        everywhere, anywhere = frozenset.intersection(*applied), frozenset.union(*applied)
         return {
             "report": report,
             "readers": readers,
-            "everywhere": sorted(everywhere),
-            "anywhere": sorted(anywhere),
+            "everywhere": sorted(frozenset.intersection(*applied)),
+            "anywhere": sorted(frozenset.union(*applied)),
         }
 
     def _silent(self, part: str) -> list[int]:

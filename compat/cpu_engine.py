@@ -1,25 +1,23 @@
 """verl's Megatron engine around a tiny language model, on CPU ranks under gloo.
 
-The engine, the loss functions, the schedule, data parallelism and the model are upstream's own. Replaced
-are: CUDA (`cuda_on_cpu`), the one attention layer that has no CPU version (`cpu_attention`), loading a
-checkpoint (the engine is made without its `__init__`, the weights are random), and, where they are absent,
-the web servers that verl's training worker imports (`reported_metrics`). With sequence parallelism, also the
-norms, whose version for the CPU refuses it (`cpu_norm`), and CUDA's random state. Where Megatron cannot be
-asked for dynamic context parallel groups, as no release can without `megatron.dynamic-cp-names`, and for
-numbers of ranks that are no power of two, the groups and their getter too (`dynamic_groups`).
+The engine, the loss functions, the schedule, data parallelism and the model are upstream's own. Replaced are:
+
+- CUDA (`cuda_on_cpu`), and the one attention layer that has no CPU version (`cpu_attention`);
+- loading a checkpoint: the engine is made without its `__init__`, and the weights are random;
+- with sequence parallelism, CUDA's random state, and the norms, whose version for the CPU refuses it;
+- where Megatron cannot be asked for dynamic context parallel groups, as no release can without
+  `megatron.dynamic-cp-names`, and for numbers of ranks that are no power of two, the groups and their getter.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import inspect
-import sys
 import warnings
 import zlib
 from datetime import timedelta
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,14 +33,15 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import McoreEngineConfig
 from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHead
 
+from overlay.compat import verl_imports
 from overlay.compat.cpu_attention import PackedAttention
-from overlay.compat.cpu_norm import with_sequence_parallel_norms
 from overlay.compat.cpu_reference import CHOSEN
 from overlay.compat.cuda_on_cpu import cuda_on_cpu, replaced
 
@@ -178,6 +177,22 @@ _RECOMPUTE: dict[str, dict[str, Any]] = {
 }
 
 
+class SequenceParallelNorm(torch.nn.LayerNorm):
+    """A layer norm for sequence parallelism, built with the keywords of Megatron's norms.
+
+    Megatron's own norm without Transformer Engine and Apex refuses sequence parallelism, only because it does
+    not mark its parameters. Each tensor parallel rank norms its own tokens, so the gradients of a norm are
+    partial, and Megatron adds up those of the parameters that are marked.
+    """
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_unused: Any) -> None:
+        if config.normalization != "LayerNorm" or config.layernorm_zero_centered_gamma:
+            raise NotImplementedError("only a plain LayerNorm is stood in for")
+        super().__init__(hidden_size, eps=eps)
+        for parameter in self.parameters():
+            vars(parameter)["sequence_parallel"] = True
+
+
 def _experts(count: int) -> dict[str, Any]:
     """Return Megatron's settings for so many experts. They have no biases, which its dispatcher refuses."""
     if not count:
@@ -264,7 +279,9 @@ def build_engine(
     layers = get_gpt_layer_local_spec(num_experts=shape.experts or None, normalization=shape.norm)
     layers.submodules.self_attention.submodules.core_attention = shape.core_attention
     if sequence_parallel:
-        layers = with_sequence_parallel_norms(layers, config)
+        layers.submodules.input_layernorm = layers.submodules.pre_mlp_layernorm = SequenceParallelNorm
+        built = [layers] * get_num_layers_to_build(config)
+        layers = TransformerBlockSubmodules(layer_specs=built, layer_norm=SequenceParallelNorm)
     parts = []
     for stage in range(virtual or 1):
         place = {"ignore_virtual": False, "vp_stage": stage} if virtual else {}
@@ -364,8 +381,9 @@ def reported_metrics(engine: Any, output: dict[str, Any]) -> dict[str, Any]:
 
     To be called where the worker calls it: on ranks with `engine.is_mp_src_rank_with_outputs()`.
     """
-    with _web_servers():
-        from verl.workers.engine_workers import TrainingWorker
+    # The web servers of its inference engines, where they are not installed.
+    verl_imports.stand_in_for("fastapi", "uvicorn")
+    from verl.workers.engine_workers import TrainingWorker
 
     worker = SimpleNamespace(engine=engine, device_name="cpu", flops_counter=None)
     final = TrainingWorker._postprocess_output(  # noqa: SLF001 - it is this step that is tested
@@ -433,19 +451,6 @@ def compare(gradients: dict[str, torch.Tensor], reference: dict[str, torch.Tenso
     got = torch.cat([gradients[name].double().flatten() for name in reference])
     want = torch.cat([value.double().flatten() for value in reference.values()])
     return (got.norm() / want.norm()).item(), ((got - want).norm() / want.norm()).item()
-
-
-@contextlib.contextmanager
-def _web_servers() -> Iterator[None]:
-    """Let verl's workers be imported where the web servers of its inference engines are not installed."""
-    with contextlib.ExitStack() as undo:
-        for name, contents in (("uvicorn", ("Server", "Config")), ("fastapi", ("FastAPI",))):
-            if name not in sys.modules and importlib.util.find_spec(name) is None:
-                module = ModuleType(name)
-                vars(module).update(dict.fromkeys(contents, object))
-                sys.modules[name] = module
-                undo.callback(sys.modules.pop, name)
-        yield
 
 
 def _no_fork(tracker: Any, *names: str, **named: str) -> contextlib.nullcontext[None]:

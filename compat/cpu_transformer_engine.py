@@ -141,22 +141,21 @@ class GroupedLinear(torch.nn.Module):
                 self.register_parameter(f"{name}{index}", parameter)
 
 
-class LayerNorm(torch.nn.LayerNorm):
-    """A layer norm by Transformer Engine's keywords."""
+class _Keywords:
+    """Makes a norm of torch's by Transformer Engine's keywords."""
 
     def __init__(
         self, normalized_shape: int = 0, eps: float = 1e-5, *, hidden_size: int = 0, **_unused: Any
     ) -> None:
-        super().__init__(hidden_size or normalized_shape, eps=eps)
+        super().__init__(hidden_size or normalized_shape, eps=eps)  # type: ignore[call-arg]
 
 
-class RMSNorm(torch.nn.RMSNorm):
-    """An RMS norm by Transformer Engine's keywords."""
+class LayerNorm(_Keywords, torch.nn.LayerNorm):
+    """A layer norm."""
 
-    def __init__(
-        self, normalized_shape: int = 0, eps: float = 1e-5, *, hidden_size: int = 0, **_unused: Any
-    ) -> None:
-        super().__init__(hidden_size or normalized_shape, eps=eps)
+
+class RMSNorm(_Keywords, torch.nn.RMSNorm):
+    """An RMS norm."""
 
 
 class SplitAlongDim:

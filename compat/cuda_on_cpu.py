@@ -3,8 +3,6 @@
     with cuda_on_cpu():
         ...
 
-or `pytest -p overlay.compat.pytest_cuda_on_cpu`. Nothing of it is active before that.
-
 Only what that code really asks for is replaced: where a tensor is to live, which device is current, streams
 and events, random state, memory figures (`cpu_device`), and the collectives' backend (`cpu_collectives`).
 
@@ -56,7 +54,7 @@ def cuda_on_cpu(*, force: bool = False) -> Iterator[None]:
     if torch.cuda.is_available() and not force:
         msg = (
             f"the CPU stand-in for CUDA would hide {torch.cuda.device_count()} GPU(s) of this machine: run "
-            "on them, or say that you mean it with cuda_on_cpu(force=True), or pytest --force-cuda-on-cpu"
+            "on them, or say that you mean it with cuda_on_cpu(force=True)"
         )
         raise GpuPresentError(msg)
 

@@ -112,6 +112,11 @@ FLAGS = Dialect(
         "force", "runtime_env_json", "working_dir", "nproc_per_node", "nnodes", "node_rank", "master_addr",
         "master_port",
     ),
+    negated={
+        "disable_rewards_normalization": "rewards_normalization",
+        "no_check_for_nan_in_loss_and_grad": "check_for_nan_in_loss_and_grad",
+        "no_overlap_p2p_communication": "overlap_p2p_comm",
+    },
     implies=(
         ("colocate", "True", "offload_train", True),
         ("offload", "True", "offload_train", True),

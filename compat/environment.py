@@ -9,29 +9,29 @@ if TYPE_CHECKING:
     from overlay.patch import ReadFile
 
 
-def _literal(text: str | None, wanted: str) -> str | None:
-    """Return the constant that a file gives a name, as text, `None` if there is none."""
+def literals(text: str | None) -> dict[str, str]:
+    """Return the constants that a file gives to names, as text."""
     import ast
 
+    found: dict[str, str] = {}
     try:
         body = ast.parse(text or "").body
     except (SyntaxError, ValueError):
-        return None
+        return found
     for node in body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant):
             names = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(name, ast.Name) and name.id == wanted for name in names):
-                return str(node.value.value)
-    return None
+            found.update((name.id, str(node.value.value)) for name in names if isinstance(name, ast.Name))
+    return found
 
 
 def _torch_version(read: ReadFile) -> str | None:
     """Read the literal of `version.py`, which tells the build as well (`2.13.0+cpu`)."""
-    return _literal(read("torch/version.py"), "__version__")
+    return literals(read("torch/version.py")).get("__version__")
 
 
 def _ray_version(read: ReadFile) -> str | None:
-    return _literal(read("ray/_version.py"), "version")
+    return literals(read("ray/_version.py")).get("version")
 
 
 TORCH = Project(name="torch", distributions=("torch",), marker="torch", read_version=_torch_version)

@@ -14,22 +14,9 @@ def _megatron_version(read: ReadFile) -> str | None:
 
     The module itself appends the git revision when it is imported; the literals are the same either way.
     """
-    import ast
+    from overlay.compat.environment import literals
 
-    text = read("megatron/core/package_info.py")
-    if text is None:
-        return None
-    try:
-        body = ast.parse(text).body
-    except SyntaxError:
-        return None
-    parts: dict[str, object] = {}
-    for node in body:
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
-            continue
-        value = node.value.value
-        if isinstance(value, (int, str)):
-            parts.update((name.id, value) for name in node.targets if isinstance(name, ast.Name))
+    parts = literals(read("megatron/core/package_info.py"))
     try:
         return f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts['PRE_RELEASE']}"
     except KeyError:

@@ -1,6 +1,6 @@
 """What Megatron's own tests need without a GPU: `pytest -p overlay.compat.pytest_megatron_suite`.
 
-It goes on top of the stand-in for CUDA, and stands in for as little as it can:
+It goes on top of the stand-in for CUDA (`forked_ranks`), and stands in for as little as it can:
 
 - as many devices as there are ranks, which the tests choose theirs from;
 - a device while tests are collected, and no longer: many are skipped where there is none, and run on the
@@ -11,7 +11,8 @@ It goes on top of the stand-in for CUDA, and stands in for as little as it can:
 - one group for each set of ranks: gloo connects all its ranks when a group is made, and Megatron makes dozens
   of groups of the same few sets of ranks for each test;
 - no Triton, whose kernels are imported and never run;
-- no download of test data.
+- no download of test data;
+- `typing.override`, which Megatron 0.19's tests take for granted, on Python 3.10 and 3.11.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import typing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +30,12 @@ from overlay.compat.no_triton import no_triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+if not hasattr(typing, "override"):
+    from typing_extensions import override
+
+    # It marks a method for type checkers, and does nothing when it runs.
+    vars(typing)["override"] = override
 
 
 @pytest.hookimpl(tryfirst=True)

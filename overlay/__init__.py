@@ -83,13 +83,13 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
             not armed, or has a fork server that is not. Everything is taken out again.
         OverlayError: overlay is enabled with other settings already.
     """
-    from overlay.launch import ray_jobs, spawned
+    from overlay.launch.workers import RAY, SPAWNED
 
     opened = not _here().enabled
     _here().arm(patches, strict)
     try:
-        ray_jobs.watch()
-        spawned.watch()
+        RAY.watch()
+        SPAWNED.watch()
     except BaseException:
         if opened:
             disable()
@@ -102,10 +102,10 @@ def disable() -> None:
     Does nothing if overlay is not enabled. A site that somebody else replaced since is left alone, and the
     log says so.
     """
-    from overlay.launch import ray_jobs, spawned
+    from overlay.launch.workers import RAY, SPAWNED
 
-    ray_jobs.leave()
-    spawned.leave()
+    RAY.leave()
+    SPAWNED.leave()
     _here().disable()
 
 

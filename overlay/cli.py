@@ -1,47 +1,27 @@
-"""The command line: `overlay` and `python -m overlay`.
-
-Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unknown-source, conflict) or
-failed, a known defect is there and not mended, or cannot be told for this source (`audit`: with `--harm`
-one of these harms, with `--settings` one that they do not exclude), a site that was asked for does not exist,
-a lock differs, no start-up file is active, a test of an upstream is lost, or a contract fails; 2 the command,
-a setting, a folder, a lock, a recipe, the settings of a job or a report's input cannot be understood, a
-folder holds no upstream, or the output cannot be written.
-"""
+"""The command line: `overlay` and `python -m overlay`. `docs/settings.md` says what the exit codes mean."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import re
 import sys
 
 from overlay._version import __version__
-from overlay.desk import authoring, installation, lock, output, patches, process, run
-from overlay.desk.output import (
-    EXIT_LOUD,
-    EXIT_OK,
-    EXIT_USAGE,
-    FolderError,
-    OutputError,
-    folder,
-    say,
-)
+from overlay.desk import commands, lock, new, output, run
+from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, FolderError, OutputError, folder, near, say
 from overlay.desk.progress import Progress
-from overlay.errors import (
-    LockError,
-    OverlayError,
-    ReportError,
-    SelectionError,
-    SettingsError,
-    SuiteError,
-)
+from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SettingsError, SuiteError
 from overlay.runtime.engine import Engine
 from overlay.source.registry import check_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+
+#: Of these the user can mend something, so they are exit code 2.
+_USAGE = (SelectionError, LockError, ReportError, SuiteError, SettingsError, FolderError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,18 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = ["run", *own]
     parser = _parser(suite=words[:1] == ["suite"], prove=words[:1] == ["prove"])
     try:
-        arguments = parser.parse_args(_with_values(words))
+        arguments = _parsed(parser, words)
         check_whole()
         arguments.words = command
         return _run(arguments)
-    except (
-        SelectionError,
-        LockError,
-        ReportError,
-        SuiteError,
-        SettingsError,
-        FolderError,
-    ) as error:
+    except _USAGE as error:
         say(str(error))
         return EXIT_USAGE
     except OverlayError as error:
@@ -79,15 +52,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
 
 
-def _with_values(words: list[str]) -> list[str]:
-    """Return the words with `--patches -ID` as one: what begins with a drop would be an option else."""
-    found: list[str] = []
+def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Return what the words mean. Raises `SelectionError` for one that means nothing, with what is near."""
+    given: list[str] = []
     for word in words:
-        if found[-1:] == ["--patches"] and word[:1] == "-" and word[:2] not in ("-", "--"):
-            found[-1] = f"--patches={word}"
+        if given[-1:] == ["--patches"] and word[:1] == "-" and word[:2] not in ("-", "--"):
+            given[-1] = f"--patches={word}"  # what begins with a drop would be an option else
         else:
-            found.append(word)
-    return found
+            given.append(word)
+    known = {*parser.get_default("choices"), "-h", "--help", "--json", "--version"}
+    if given and given[0] not in known:
+        raise SelectionError(f"there is no command {given[0]!r}; {near(given[0], known)}")
+    arguments, unknown = parser.parse_known_args(given)
+    if unknown:
+        options = set(re.findall(r"--[a-z-]+", arguments.parser.format_usage()))
+        said = f"`{arguments.parser.prog}` does not take {unknown[0]!r}"
+        raise SelectionError(f"{said}; {near(unknown[0], options)}")
+    return arguments
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -115,23 +96,21 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(command=_cockpit)
-    commands = parser.add_subparsers(
-        metavar="COMMAND", description="without one: what is here, on one screen"
-    )
+    choices = parser.add_subparsers(metavar="COMMAND", description="without one: what is here, on one screen")
+    parser.set_defaults(command=_cockpit, parser=parser, choices=choices.choices)
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
+        sub = choices.add_parser(name, help=text, description=text)
         what = "print JSON instead of a table"
         sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=what)
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, parser=sub)
         return sub
 
-    run.add(commands)
-    for one in (patches, installation, process, lock, authoring):
+    run.add(choices)
+    for one in (commands, lock, new):
         one.add(add)
-    text = "run upstream's own tests with and without overlay: list, run, diff"
-    tests = commands.add_parser("suite", help=text, description=text)
+    text = "run upstream's own tests with and without overlay: list, run"
+    tests = choices.add_parser("suite", help=text, description=text)
     if suite:
         from overlay.desk.suite.commands import add_arguments
 
@@ -143,7 +122,13 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
 
         add_proof(proof)
     add("schema", _schema, "print the JSON schema of what the commands print with --json")
-    _add_report(commands)
+    text = "say which ranks of a job have what, or write one HTML page about that or about installations"
+    report = add("report", _report, text)
+    what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
+    report.add_argument("job", nargs="?", metavar="DIR", help=what)
+    report.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
+    what = "an installation, unpacked wheel or checkout; repeatable (default without a job: this one)"
+    report.add_argument("--audit", action="append", default=[], type=folder, metavar="DIR", help=what)
     return parser
 
 
@@ -162,19 +147,6 @@ def _schema(_: Engine, arguments: argparse.Namespace) -> int:
     found = schema()
     output.show(arguments, found, lambda: json.dumps(found, indent=2))
     return EXIT_OK
-
-
-def _add_report(commands: Any) -> None:
-    text = "say which ranks of a job have what, or write one HTML page about that or about installations"
-    report = commands.add_parser("report", help=text, description=text)
-    what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
-    report.add_argument("job", nargs="?", metavar="DIR", help=what)
-    report.add_argument("--json", action="store_true", help="print JSON instead of a table, without -o")
-    report.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
-    report.add_argument("--title", default="overlay: what was decided", metavar="TEXT", help="its heading")
-    what = "an installation, unpacked wheel or checkout; repeatable (default without a job: this one)"
-    report.add_argument("--audit", action="append", default=[], type=folder, metavar="DIR", help=what)
-    report.set_defaults(command=_report)
 
 
 def _report(engine: Engine, arguments: argparse.Namespace) -> int:

@@ -111,6 +111,8 @@ class Dialect(Record):
     aside: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 -- a record is never changed
     #: Patterns of keys that are options all the same: of what starts a job, or made as an upstream runs.
     passed: tuple[str, ...] = ()
+    #: Of flags that switch something off, the argument in which the upstream keeps what they switch off.
+    negated: dict[str, str] = {}  # noqa: RUF012 -- a record is never changed
     #: What the defects of a project take to be so besides, by its name.
     assumes: dict[str, tuple[Setting, ...]] = {}  # noqa: RUF012 -- a record is never changed
 

@@ -1,4 +1,4 @@
-"""What a patch counts of what it changed, at the cost of adding to a number.
+"""What a patch counts of what it changed, in less than a microsecond.
 
 The module of a patch may have it, or `effect.py` in its folder, as `EFFECT`:
 
@@ -14,12 +14,14 @@ at the same moment may lose one. Nothing may be fetched from a device for a figu
 but an addition. What is there anyway may be put into it as it is: it is fetched when somebody asks, and never
 at the end of a process.
 
-Where a patch hands a call on as it came, nothing is counted.
+Where a patch hands a call on as it came, nothing is counted. Code that `torch.compile` compiles counts once,
+when it is traced.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 from overlay.model.record import TYPE_CHECKING, Record
 
@@ -65,6 +67,44 @@ class Effect(Record):
     def reached(self) -> bool:
         """Whether there was anything to look at."""
         return any(self.values.get(name) for name in ("calls", "changed"))
+
+
+def _compiling() -> bool:
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    return compiler is not None and compiler.is_compiling()
+
+
+def _note_trace(place: str) -> None:
+    """Count once that compiled code adds to the figures of a module, and forget how much it has changed."""
+    counts = _made[place]
+    first, second, *_ = *(f"_{figure.name}" for figure in counts.effect.figures), ""
+    setattr(counts, first, getattr(counts, first) + 1)
+    if first == "_calls":
+        setattr(counts, second, float("nan"))
+
+
+# Called while torch traces, and left out of what it compiles.
+vars(_note_trace)["_dynamo_marked_constant"] = True
+
+
+class _Kept:
+    """A figure of `Counts`. Code that is being compiled reads what it begins with, and sets nothing.
+
+    Otherwise torch would guard the number and compile again when it changes, which is at each call.
+    """
+
+    def __init__(self, figure: Figure) -> None:
+        self.name, self.slot = figure.name, f"_{figure.name}"
+        self.begins = _COMBINE[figure.combine][1]
+
+    def __get__(self, counts: Any, _owner: object = None) -> Any:
+        return self.begins if _compiling() else getattr(counts, self.slot)
+
+    def __set__(self, counts: Any, value: Any) -> None:
+        if not _compiling():
+            setattr(counts, self.slot, value)
+        elif self.name == counts.effect.figures[0].name:
+            _note_trace(counts.place)
 
 
 class Counts:
@@ -115,8 +155,9 @@ def effect(
     if not always:
         own = (Figure(name="calls", says=f"{plural(of)} looked at"), *own)
     declared = Effect(of=of, figures=(*own, *figures), did=did, then=then)
-    names = tuple(figure.name for figure in declared.figures)
-    made = type("Counts", (Counts,), {"__slots__": names, "effect": declared, "place": place})()
+    kept = {figure.name: _Kept(figure) for figure in declared.figures}
+    slots = tuple(one.slot for one in kept.values())
+    made = type("Counts", (Counts,), {"__slots__": slots, "effect": declared, "place": place, **kept})()
     made.clear()
     _made[place] = made
     return made
@@ -177,7 +218,7 @@ def told(effect: Effect) -> str:
         return _with_then(f"{effect.did} {_counted(values['changed'], effect.of)}", effect)
     calls = _counted(values["calls"], effect.of)
     if "changed" not in values:
-        return f"looked at {calls}; how many it {effect.did} is on the device, and was not asked for"
+        return f"looked at {calls}; how many it {effect.did} is on the device or in compiled code"
     changed = values["changed"]
     if not changed:
         return f"looked at {calls} and changed nothing"

@@ -7,7 +7,6 @@ from overlay.model.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from overlay.effect import Effect
-    from overlay.model.text import Paint
     from overlay.verdict import Verdict
 
 #: States of a patch and of its sites.
@@ -54,6 +53,21 @@ class PatchStatus(Record):
         return f"waits for {where}" if where else "waits for its modules to be imported"
 
 
+class Met(Record):
+    """A known defect that the job of this process meets, by the settings that its upstream has parsed."""
+
+    defect: str
+    harm: str
+    #: `mended`, `open` or `unknown-source`.
+    state: str
+    #: The settings by which it is met.
+    why: str
+    #: What to do about it; empty where it is mended.
+    way_out: str = ""
+    #: The patch that mends it, or would.
+    patch: str = ""
+
+
 class Status(Record):
     """The ledger of this process, and the settings it runs under."""
 
@@ -70,6 +84,8 @@ class Status(Record):
     half_patched: tuple[str, ...] = ()
     #: Of the selection, the companions that nobody named: one that cannot be applied stops nothing.
     companions: tuple[str, ...] = ()
+    #: The known defects that this job meets, on the rank that says so.
+    met: tuple[Met, ...] = ()
 
     def __str__(self) -> str:
         return self.table()
@@ -82,11 +98,11 @@ class Status(Record):
         said = ", ".join(f"{count} {state}" for state, count in counts if count)
         return f"{head}: {said}" if said else head
 
-    def table(self, paint: Paint | None = None) -> str:
+    def table(self) -> str:
         """Return all of it as text of 80 columns: patches whose project is not installed share a line."""
         from overlay.model import text
 
-        lines = [text.wrap(self.headline()), text.table(_HEAD, self._rows(), paint)]
+        lines = [text.wrap(self.headline()), text.table(_HEAD, self._rows())]
         return "\n".join([*lines, *(text.wrap(line) for line in self._remarks())])
 
     def _rows(self) -> list[tuple[str, str, str]]:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     import logging
 
 _level = "info"
-#: Warnings of this session. More than so many are not kept: some have numbers in them.
+#: Warnings of this session.
 _warned: set[str] = set()
-_KEPT = 1000
 #: Whether this process is heard for its job and has said in one line what it has: what comes after is news.
 _summed_up = False
 
@@ -70,8 +69,6 @@ def warning(message: str) -> None:
     """Log that something which was asked for did not happen, once in a session."""
     if message in _warned:
         return
-    if len(_warned) >= _KEPT:
-        _warned.clear()
     _warned.add(message)
     _write("warning", _with_place(message))
 

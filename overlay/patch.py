@@ -245,8 +245,6 @@ class Contract(Record):
     before: tuple[str, ...] = ()
     #: Whether it starts programs, which see a change of a source on disk, and none in this process.
     starts: bool = False
-    #: Where it can be run: on a `cpu`, all GPUs hidden, and on a GPU, as torch finds it (`cuda`).
-    devices: tuple[str, ...] = ("cpu",)
     #: Why upstream alone keeps it too, in a clause: it shows no defect, and then that the patch does no harm.
     harmless: str = ""
 

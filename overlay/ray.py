@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from overlay.errors import SelectionError
-from overlay.launch.ray_jobs import variables
+from overlay.launch.workers import variables
 
 __all__ = ["runtime_env", "variables"]
 

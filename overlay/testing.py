@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
 
     Result = TypeVar("Result")
 
@@ -131,17 +131,16 @@ def with_patches(wrong: Callable[[str], str], *patches: str) -> Callable[[str], 
     return check
 
 
-def _table_with(patch: Patch) -> Tested:
+def _table_with(patch: Patch) -> Table:
     """Return what patches were tested on, with what is installed here for one patch."""
     from overlay.desk.prove.rows import trial
     from overlay.source.registry import tables
     from overlay.source.source import InstalledTree
-    from overlay.source.table import Tables
 
     known = tables()
     found = trial(patch, InstalledTree(), known, "here")
     rows = found.choices[0] if found.choices else ()
-    return Tables(lambda name: known.of(name).plus(rows) if name == patch.id else known.of(name))
+    return known.plus(rows)
 
 
 def _of(patch: Patch, patches: tuple[PatchStatus, ...]) -> PatchStatus:

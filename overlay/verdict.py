@@ -81,9 +81,6 @@ class Plan(Record):
     site: str
     selection: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
-    #: Hexadecimal SHA-256 of what was decided: patches, revisions, versions, variants and sources.
-    #: Two processes with one digest run the same code at every site.
-    digest: str
     #: Of the selection, the companions that nobody named: one that cannot be applied stops nothing.
     companions: tuple[str, ...] = ()
 

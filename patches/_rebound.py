@@ -1,7 +1,6 @@
 """A function of an upstream that runs as it is, over the names of its module, a few of which are others.
 
-That is for what has to be handed in by a name that the function looks up in its module and that cannot be
-replaced there: it is compiled or a class, or others of the module are to keep it.
+For what cannot be replaced where it stands: it is compiled or a class, or others of the module keep it.
 """
 
 from __future__ import annotations
@@ -14,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def rebound(function: Callable[..., Any], module: ModuleType, **names: Any) -> Callable[..., Any]:
-    """Return a function of `module`, no closure, over the module's names as they are now and `names`.
-
-    It is for one call: names that the module is given later are not seen.
-    """
+    """Return a function of `module`, no closure, over the module's names and `names`, for one call."""
     from types import FunctionType
 
     told: Any = function

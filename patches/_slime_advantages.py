@@ -1,8 +1,7 @@
 """Where the patches of slime's advantages meet: two patches cannot claim one site.
 
-`slime.whiten-over-cp` stands around slime's `compute_advantages_and_returns`. `slime.masked-gae`, which
-requires that patch, has to be asked there, before slime puts rewards on tokens: what it puts in the place of
-slime's estimator has under `RUN` what is to be run instead.
+`slime.whiten-over-cp` stands around slime's `compute_advantages_and_returns`. `slime.masked-gae` is asked
+there, before slime puts rewards on tokens: its estimator has under `RUN` what is to be run instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What the patches of slime's micro-batches know of the rollout that is being split.
-
-`slime.capped-partitions` sets it around slime's `get_data_iterator`. `slime.vpp-ceiling`, which requires that
-patch, reads it too: two patches cannot claim one site.
-"""
+"""What `slime.capped-partitions` and `slime.vpp-ceiling` know of the rollout that slime's iterator splits."""
 
 from __future__ import annotations
 
@@ -21,18 +17,13 @@ DATA = "slime.backends.megatron_utils.data"
 
 
 def read(args: Any, model: Sequence[Any], mpu: Any, get_config: Callable[[Any], Any]) -> tuple[int, int]:
-    """Return the budget and the group size of a rollout.
+    """Return the tokens of a micro-batch, over all ranks that share a sequence, and the group size.
 
     Args:
         args: slime's arguments; `max_tokens_per_gpu` is set.
         model: The chunks of the model on this rank, at least one.
         mpu: Megatron's parallel state.
         get_config: Megatron's `get_model_config`.
-
-    Returns:
-        Tokens of a micro-batch, over all ranks that share a sequence; and the group size, which is 1 without
-        virtual pipeline stages.
-
     """
     budget = args.max_tokens_per_gpu * mpu.get_context_parallel_world_size()
     if (mpu.get_virtual_pipeline_model_parallel_world_size() or 1) == 1:

@@ -20,9 +20,8 @@ def cannot_tell() -> OverlayError:
 def make_holders() -> Callable[[Any], tuple[int, ...]] | None:
     """Build `holders(tensor)`, or return `None` if this torch does not tell.
 
-    It returns how many hold the tensor and its storage, in Python and then in C++. The numbers of a tensor
-    that nobody else holds depend on the versions of both, and on the names that the caller has for it: they
-    mean something beside those of a fresh tensor that is asked about in the same way.
+    It returns how many hold the tensor and its storage, in Python and in C++: numbers that mean something
+    beside those of a fresh tensor that is asked about in the same way.
     """
     import sys
 

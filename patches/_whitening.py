@@ -1,13 +1,23 @@
-"""Whitening by sums over all ranks, in float64: what slime and its fork are to do with advantages."""
+"""Whitening by sums over all ranks, in float64: what slime and its fork are to do with advantages.
+
+Under context parallelism a rank has some of the tokens of each sample, and the upstreams take statistics over
+the ranks that all have the same part. A rank without any token never gets there.
+"""
 
 from __future__ import annotations
+
+from contextvars import ContextVar
 
 from overlay.effect import Figure, effect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
+
+#: While advantages are computed: whether this rank has entered the collective.
+_entered: ContextVar[bool] = ContextVar("overlay_whitened", default=False)
 
 
 def effect_of(place: str, upstream: str) -> Any:
@@ -23,6 +33,43 @@ def effect_of(place: str, upstream: str) -> Any:
         Figure(name="empty", says=empty),
         then="without it a mean up to {mean_off} deviations off, a deviation up to {deviation_off} of itself",
     )
+
+
+def over_all(
+    all_reduce: Callable[[Any], None], place: Callable[[], tuple[int, int]], counted: Any
+) -> Callable[..., Any]:
+    """Return what takes the place of an upstream's whitening; `all_reduce` and `place` as for `whitened`."""
+
+    def distributed_masked_whiten(
+        values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
+    ) -> Any:
+        """Return the values whitened. The group is ignored: it is the one without context parallelism."""
+        _entered.set(True)
+        return whitened(values, mask, all_reduce, place(), counted, shift_mean=shift_mean, epsilon=epsilon)
+
+    return distributed_masked_whiten
+
+
+def entered(
+    run: Callable[[], Any], normalised: Callable[[], list[Any] | None], module: ModuleType, counted: Any
+) -> Any:
+    """Return what `run` returns; a rank that has not whitened anything in it enters the collective then.
+
+    The upstream has no other collective behind it. `normalised` returns the advantages that other ranks have
+    whitened meanwhile, `None` if they have not; `module` has the whitening of `over_all`.
+    """
+    import torch
+
+    token = _entered.set(False)
+    try:
+        result = run()
+        if (advantages := normalised()) is not None and not _entered.get():
+            counted.empty += 1
+            none = torch.cat(advantages)
+            module.distributed_masked_whiten(none, torch.ones_like(none))
+        return result
+    finally:
+        _entered.reset(token)
 
 
 def whitened(

@@ -13,19 +13,14 @@ from overlay.compat.ranks import quick_rank
 
 overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
 
-import faulthandler  # noqa: E402
 import importlib  # noqa: E402
-import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
-from pathlib import Path  # noqa: E402
+from pathlib import Path  # noqa: E402, TC003
 
 from overlay.compat.no_triton import no_triton  # noqa: E402
 
-if os.environ.get("TE_STAND_IN"):
-    from overlay.compat import cpu_transformer_engine
-
-    cpu_transformer_engine.install()
+quick_rank.te_stand_in()
 
 with no_triton():
     from overlay.compat import cpu_engine
@@ -44,25 +39,13 @@ def main(module: str, folder: Path, only: list[str]) -> None:
             tensor, pipeline, expert, virtual = (*layout, 1, None)[:4]
             with cpu_engine.parallel_state(tensor, pipeline, expert=expert, virtual=virtual):
                 for name, *where, case in cases:
-                    if tuple(where) != layout:
-                        continue
-                    try:
-                        result = case()
-                    except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
-                        result = {"error": type(error).__name__, "message": str(error)}
-                        if not isinstance(error, (NotImplementedError, ValueError)):
-                            import traceback
-
-                            result["trace"] = traceback.format_exc()
-                    report.write(json.dumps([name, result]) + "\n")
-                    report.flush()
+                    if tuple(where) == layout:
+                        quick_rank.tell(report, name, case)
 
 
 def start(arguments: list[str]) -> None:
     """Be a rank, to its end."""
-    faulthandler.enable()
-    main(arguments[0], Path(arguments[1]), arguments[2:])
-    quick_rank.leave()
+    quick_rank.be_a_rank(main, arguments)
 
 
 if __name__ == "__main__":

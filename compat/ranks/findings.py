@@ -20,14 +20,10 @@ TOLERANCE = 1e-5
 
 def on_ranks(seed: str, module: str | Path, names: tuple[str, ...], *, te: bool = False) -> Any:
     """Return what two ranks found in each case, or what is wrong: that they did not end."""
-    os.environ["OVERLAY_TEST_SEED"] = seed
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            found = run_cases(2, module, Path(folder), te=te, only=names, timeout=SECONDS)
-        except TimeoutError as error:
-            return str(error)
-        except RuntimeError as error:
-            raise _last_error(error) from None
+    try:
+        found = _run(seed, 2, module, te=te, only=names)
+    except TimeoutError as error:
+        return str(error)
     for name in names:
         for row in found.get(name, [None]):
             # `error` is a figure where nothing was raised.
@@ -61,15 +57,10 @@ def megatron_ranks(
         TimeoutError: No rank came back from the first case.
 
     """
-    os.environ["OVERLAY_TEST_SEED"] = seed
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            found = run_cases(
-                ranks, module, Path(folder), overlay=bool(patches), patches=patches,
-                program="megatron_main.py", release=release, te=te, timeout=SECONDS,
-            )  # fmt: skip
-        except RuntimeError as error:
-            raise _last_error(error) from None
+    found = _run(
+        seed, ranks, module, overlay=bool(patches), patches=patches, program="megatron_main.py",
+        release=release, te=te,
+    )  # fmt: skip
     for name, rows in found.items():
         for row in rows:
             if row is None:
@@ -81,11 +72,16 @@ def megatron_ranks(
     return found
 
 
-def _last_error(error: RuntimeError) -> RuntimeError:
-    """Return the last error of all that ranks said."""
-    said = re.findall(r"^(?:\[rank\d+\]: ?)?(\w+: .+)$", str(error), re.MULTILINE)
-    errors = [line for line in said if line.partition(":")[0].endswith(("Error", "Exception"))]
-    return RuntimeError(errors[-1] if errors else str(error)[-300:])
+def _run(seed: str, ranks: int, module: str | Path, **how: Any) -> dict[str, list[Any]]:
+    """Run cases with a seed. Of all that ranks said before they ended, an error has the last one."""
+    os.environ["OVERLAY_TEST_SEED"] = seed
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return run_cases(ranks, module, Path(folder), timeout=SECONDS, **how)
+        except RuntimeError as error:
+            said = re.findall(r"^(?:\[rank\d+\]: ?)?(\w+: .+)$", str(error), re.MULTILINE)
+            errors = [line for line in said if line.partition(":")[0].endswith(("Error", "Exception"))]
+            raise RuntimeError(errors[-1] if errors else str(error)[-300:]) from None
 
 
 def fault_of_training(rows: list[dict[str, Any]]) -> str:

@@ -1,14 +1,18 @@
 """Starts real ranks, runs cases on them, and brings back what each rank found.
 
-The ranks are forked from one process that has imported what they need, which takes a rank most of its time.
-With `torchrun` they are started as those of a real job are.
+What a program and its cases import is most of what its ranks would do, each for itself. So this file is a
+program too, which imports that once and then forks: `launcher.py RANKS PROGRAM MODULE FOLDER [CASE...]`.
+PROGRAM has `start(arguments)`, which is what it does as a rank. MODULE may have a function `warm`, which
+imports what only its cases ask for. With `torchrun` ranks are started as those of a real job are.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +103,7 @@ def _launcher(world: int, *, torchrun: bool) -> list[str]:
     """Return the first arguments of the interpreter that starts the ranks."""
     if torchrun:
         return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    return [str(HERE / "forked_start.py"), str(world)]
+    return [__file__, str(world)]
 
 
 def _read(world: int, folder: Path) -> dict[str, list[Any]]:
@@ -111,3 +115,28 @@ def _read(world: int, folder: Path) -> dict[str, list[Any]]:
             name, result = json.loads(line)
             found.setdefault(name, [None] * world)[rank] = result
     return found
+
+
+def main(arguments: list[str]) -> int:
+    """Import, fork, and return the greatest of the exit statuses of the ranks."""
+    ranks, path, *rest = arguments
+    program_path = Path(path)
+    sys.path[0] = str(program_path.parent)
+    sys.argv = [path, *rest]
+    # Overlay first, as the program wants it; what is below imports torch.
+    program = importlib.import_module(program_path.stem)
+    if rest[0]:
+        cases = importlib.import_module(rest[0])
+        if hasattr(cases, "warm"):
+            cases.warm()
+    from overlay.compat.forked_ranks import run
+
+    def work() -> int:
+        program.start(rest)
+        return 0
+
+    return run(int(ranks), work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

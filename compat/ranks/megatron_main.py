@@ -12,24 +12,19 @@ from overlay.compat.ranks import quick_rank
 
 overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
 
-import faulthandler  # noqa: E402
 import importlib.util  # noqa: E402
 import inspect  # noqa: E402
-import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 from datetime import timedelta  # noqa: E402
-from pathlib import Path  # noqa: E402
+from pathlib import Path  # noqa: E402, TC003
 
 import torch.distributed as dist  # noqa: E402
 
 from overlay.compat.cuda_on_cpu import cuda_on_cpu  # noqa: E402
 from overlay.compat.no_triton import no_triton  # noqa: E402
 
-if os.environ.get("TE_STAND_IN"):
-    from overlay.compat import cpu_transformer_engine
-
-    cpu_transformer_engine.install()
+quick_rank.te_stand_in()
 
 if importlib.util.find_spec("slime") is not None:
     # slime's images: its diff of Megatron asks for modules of slime, and these for what is not installed.
@@ -68,23 +63,13 @@ def main(module: str, folder: Path, only: list[str]) -> None:
                 keywords = {KEYWORDS[key]: size for key, size in sizes.items()}
                 parallel_state.initialize_model_parallel(**WITHOUT_GLOO, **keywords)
                 layout = sizes
-            try:
-                result = case()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
-                import traceback
-
-                result = {"error": type(error).__name__, "message": str(error)}
-                result["trace"] = traceback.format_exc()
-            report.write(json.dumps([name, result]) + "\n")
-            report.flush()
+            quick_rank.tell(report, name, case)
         dist.destroy_process_group()
 
 
 def start(arguments: list[str]) -> None:
     """Be a rank, to its end."""
-    faulthandler.enable()
-    main(arguments[0], Path(arguments[1]), arguments[2:])
-    quick_rank.leave()
+    quick_rank.be_a_rank(main, arguments)
 
 
 if __name__ == "__main__":

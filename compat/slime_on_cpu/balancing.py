@@ -1,4 +1,4 @@
-"""What slime's real balancing, or that of its fork, makes of values, and how many calls it takes."""
+"""What the real balancing of slime, its fork or verl makes of values, and how many calls it takes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import importlib
 import random
 import sys
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overlay.compat.slime_on_cpu import stand_in
 from overlay.testing import assert_applied, enable, without
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def divide(function: Any, values: Any, parts: int, *, equal_size: bool) -> Any:
@@ -54,13 +57,16 @@ def calls(module: Any, samples: int) -> int:
     return counted["call"] + counted["c_call"]
 
 
-def check(package: str, seed: str) -> str:
-    """Return what is wrong with the fast partitioner of slime or its fork, by what upstream makes alone."""
+def check(package: str, seed: str, also: Callable[[Any, str], object] | None = None) -> str:
+    """Return what is wrong with the fast partitioner of an upstream, by what that makes alone.
+
+    `also` gets the module and the seed, and returns what else has to be the same.
+    """
     stand_in(package)
     enable(f"{package}.fast-partitioner")
     module = importlib.import_module(f"{package}.utils.seqlen_balancing")
     assert_applied(f"{package}.fast-partitioner")
-    ours, theirs = without(lambda: look(module, seed))
+    ours, theirs = without(lambda: {**look(module, seed), "also": also and also(module, seed)})
     other = [name for name in ours if name != "calls" and ours[name] != theirs[name]]
     if other:
         return f"other partitions than without the patch ({', '.join(other)})"

@@ -1,7 +1,6 @@
 """slime's layer that gathers the whole sequence on every rank, held against one process in float64.
 
-With a causal mixing in the place of the attention of Hugging Face, or with Qwen3-Next's own layer, of which
-the kernels are stood in for.
+A causal mixing is in the place of the attention of Hugging Face.
 """
 
 from __future__ import annotations

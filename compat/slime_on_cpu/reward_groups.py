@@ -40,7 +40,7 @@ ARGUMENTS = {
 }
 
 
-class _Unset(Namespace):
+class Unset(Namespace):
     """slime's arguments: what is not set is off."""
 
     def __getattr__(self, name: str) -> Any:
@@ -72,7 +72,7 @@ def manager(**changed: Any) -> Iterator[Any]:
         for module in (placement, rollout):
             if hasattr(module, "RolloutManager"):
                 stack.enter_context(mock.patch.object(module, "RolloutManager", handle))
-        args = _Unset(**{**ARGUMENTS, **changed})
+        args = Unset(**{**ARGUMENTS, **changed})
         before = dict(vars(args))
         placement.create_rollout_manager(args, None)
         if dict(vars(args)) != before:

@@ -92,29 +92,12 @@ PIPELINE = (
     case("3 samples with 4 pipeline stages", [60] * 3, [1] * 3, budget=100, group=4),
 )
 
-#: As in slime#1951: a budget of 9,216 tokens, responses of 3,398 tokens on average and 10,987 at most.
-REALISTIC = "slime#1951"
-#: The same with no sample over the budget, as in slime#1838. The ranks need 97 and 98 micro-batches.
-WITHOUT_GIANTS = "slime#1838"
 
-
-#: How many small cases are drawn.
-DRAWN = 120
-
-
-def cases(seed: str, drawn: int = DRAWN) -> list[Case]:
-    """Return the cases above, two of a realistic size, and `drawn` small ones of all kinds."""
-    # Always the same, so that both of what they show is there in every run.
-    draw = random.Random(30)
-    tokens = [min(round(draw.lognormvariate(7.9, 0.7)), 10_987) for _ in range(512)]
-    fitting = [min(length, 9216) for length in tokens]
-    large = [
-        case(REALISTIC, tokens[:256], tokens[256:], budget=9216),
-        case(WITHOUT_GIANTS, fitting[:256], fitting[256:], budget=9216),
-    ]
+def cases(seed: str, drawn: int) -> list[Case]:
+    """Return the cases above, and `drawn` small ones of all kinds."""
     draw = random.Random(seed)
     fresh = [_drawn(draw, index) for index in range(drawn)]
-    return [*ADVERSARIAL, *ALIGNED, *OVER, *IMPOSSIBLE, *PIPELINE, *large, *fresh]
+    return [*ADVERSARIAL, *ALIGNED, *OVER, *IMPOSSIBLE, *PIPELINE, *fresh]
 
 
 def _drawn(draw: random.Random, index: int) -> Case:

@@ -128,16 +128,20 @@ def alike(data: Any, given: Sequence[Case]) -> str:
 def wrong(data: Any, given: Sequence[Case]) -> str:
     """Return what is wrong with the split of a rollout, empty if nothing is with any of them.
 
-    One that cannot be split has to be refused by all ranks with the same words.
+    One that cannot be split has to be refused by all ranks with the same words. From 0.2.2 on, the size of
+    the batch may come with the rollout.
     """
-    for case, found in zip(given, splits(data, list(given)), strict=True):
-        # The commit that splits under the budget by itself has no split over it.
-        strict = hasattr(data, "_get_capped_partitions")
-        refusable = is_impossible(case) or (
-            strict and any(is_over(case, step) for step in range(case["steps"]))
-        )
-        refused = refusable and all("error" in split for split in found)
-        off = [] if refused and all(split == found[0] for split in found) else broken(case, found)
-        if off:
-            return f"{case['name']}: {off[0]}"
+    ways: list[dict[str, Any]] = [{}]
+    if "dynamic_global_batch_size" in inspect.getsource(data):
+        ways.append({"dynamic": True})
+    # The commit that splits under the budget by itself has no split over it.
+    strict = hasattr(data, "_get_capped_partitions")
+    for way in ways:
+        for case, found in zip(given, splits(data, list(given), **way), strict=True):
+            over = any(is_over(case, step) for step in range(case["steps"]))
+            refusable = is_impossible(case) or (strict and over)
+            if refusable and "error" in found[0] and all(split == found[0] for split in found):
+                continue
+            if off := broken(case, found):
+                return f"{case['name']}: {off[0]}"
     return ""

@@ -9,21 +9,22 @@ from importlib import import_module
 from string import Template
 
 from overlay.desk.lint import ID, UPSTREAM
+from overlay.desk.output import EXIT_OK, folder, show
 from overlay.errors import SelectionError
-from overlay.model import settings, toml
+from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.patch import Project
-from overlay.source.obstacle import obstacle
-from overlay.source.packs import GROUP
 from overlay.source.registry import COMPAT, PACK
 from overlay.source.shape import split_site
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from overlay.runtime.engine import Engine
     from overlay.source.source import Tree
 
 _TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
-#: Columns of a line in a patch.
-_LINE = 110
 _ADDRESS = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(pull|issues|commit)/([0-9a-f]+).*")
 #: What stands for a site that nobody has named yet.
 _UNKNOWN = "TODO.module:function"
@@ -34,7 +35,7 @@ class Wish(Record):
 
     #: The patch's id, without its pack.
     id: str
-    #: The pack that it is for; empty for the one of this checkout, or for overlay itself.
+    #: The pack that it is for; empty for overlay itself.
     pack: str = ""
     #: The functions that are to be replaced.
     sites: tuple[str, ...] = ()
@@ -59,6 +60,30 @@ class _Home(Record):
     path: str
     #: What the pack itself still lacks, by paths.
     files: dict[str, str] = {}  # noqa: RUF012 -- a record is never changed
+
+
+def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command to a parser."""
+    new = add_command("new", _new, "write the files of a patch, and of a pack for it, to be filled in")
+    new.add_argument("id", metavar="PATCH-ID", help="project.what-is-mended")
+    new.add_argument("sites", metavar="SITE", nargs="*", help="what is to be replaced (module:qualname)")
+    what = "for this pack, which is begun if it is not there"
+    new.add_argument("--pack", metavar="NAME", default="", help=what)
+    new.add_argument("--upstream", metavar="REF", default="", help="owner/repo#number, or its address")
+    what = "look for SITE in this folder (or wheel) only"
+    new.add_argument("--site", type=folder, metavar="DIR", help=what)
+
+
+def _new(_: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.source.source import InstalledTree
+
+    wish = Wish(
+        id=arguments.id, pack=arguments.pack, sites=tuple(arguments.sites), upstream=arguments.upstream
+    )
+    written = write(wish, os.getcwd(), InstalledTree(arguments.site))
+    lines = [*written.files, "Fill in what says TODO, then run:", *(f"  {line}" for line in written.todo)]
+    show(arguments, written.to_dict(), lambda: "\n".join(lines))
+    return EXIT_OK
 
 
 def write(wish: Wish, folder: str, tree: Tree) -> Written:
@@ -108,7 +133,7 @@ def _check(site: str, tree: Tree) -> None:
         raise SelectionError(f"{site!r} is no function here: {module} defines no {qualname}")
     nodes = tree.nodes(tree.chain(site)[-1])
     plain = any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in nodes)
-    if wrong := obstacle(site, tree) or ("" if plain else f"{site} is no function that Python code defines"):
+    if wrong := tree.obstacle(site) or ("" if plain else f"{site} is no function that Python code defines"):
         raise SelectionError(wrong)
 
 
@@ -116,57 +141,24 @@ def _home(folder: str, pack: str) -> _Home:
     """Return where the patches of a checkout lie, or will lie."""
     if os.path.isfile(os.path.join(folder, "overlay", "source", "registry.py")):
         if pack:
-            raise SelectionError(
-                "--pack: this is the checkout of overlay itself; go to a folder for the pack"
-            )
+            what = "--pack: this is the checkout of overlay itself; go to a folder for the pack"
+            raise SelectionError(what)
         return _Home(pack="", package=PACK, path="patches")
-    file = os.path.join(folder, "pyproject.toml")
-    if pack and not settings.is_pack_name(pack):
+    if not pack:
+        raise SelectionError(f"{folder} is no checkout of overlay: say by --pack NAME for which pack it is")
+    if not settings.is_pack_name(pack):
         raise SelectionError(f"{pack!r} is not the name of a pack: small letters, digits and hyphens")
-    if not os.path.exists(file):
-        if not pack:
-            raise SelectionError(
-                f"{folder} is no checkout of overlay, and none of a pack: --pack NAME begins one"
-            )
-        return _new_pack(pack)
-    packs = _entry_points(file)
-    if not packs or (pack and pack not in packs) or (not pack and len(packs) > 1):
-        them = ", ".join(sorted(packs)) or "none"
-        raise SelectionError(
-            f'{file} names the packs {them} under [project.entry-points."{GROUP}"]: say which with --pack'
-        )
-    name = pack or next(iter(packs))
-    path = packs[name].replace(".", "/")
-    for place in (path, f"src/{path}"):
+    package = f"{pack.replace('-', '_')}_overlay"
+    home = _Home(pack=pack, package=f"{package}.patches", path=f"{package}/patches")
+    for place in (home.path, f"src/{home.path}"):
         if os.path.isdir(os.path.join(folder, place)):
-            return _Home(pack=name, package=packs[name], path=place)
-    raise SelectionError(
-        f"the pack {name} is the package {packs[name]}, and there is no folder {path} or src/{path}"
-    )
-
-
-def _new_pack(name: str) -> _Home:
-    """Return a pack that is not there yet."""
-    package = f"{name.replace('-', '_')}_overlay"
+            return home.replace(path=place)
     files = {
-        "pyproject.toml": _fill("pack.txt", name=name, package=package),
-        f"{package}/__init__.py": f'"""Patches of {name}."""\n',
-        f"{package}/patches/__init__.py": '"""A folder for each project, a folder in it for each patch."""\n',
+        "pyproject.toml": _fill("pack.txt", name=pack, package=package),
+        f"{package}/__init__.py": f'"""Patches of {pack}."""\n',
+        f"{home.path}/__init__.py": '"""A folder for each project, a folder in it for each patch."""\n',
     }
-    return _Home(pack=name, package=f"{package}.patches", path=f"{package}/patches", files=files)
-
-
-def _entry_points(file: str) -> dict[str, str]:
-    """Return the packs that a `pyproject.toml` declares, by name."""
-    try:
-        found: object = toml.read(file)
-    except (OSError, toml.TomlError) as error:
-        raise SelectionError(f"{file} cannot be read: {error}") from error
-    for name in ("project", "entry-points", GROUP):
-        found = found.get(name, {}) if isinstance(found, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise SelectionError(f'{file}: project.entry-points."{GROUP}" is not a table of texts')
-    return found
+    return home.replace(files=files)
 
 
 def _project(project: str, home: _Home, sites: tuple[str, ...], folder: str) -> tuple[str, dict[str, str]]:
@@ -199,9 +191,7 @@ def _patch(place: str, sites: tuple[str, ...], words: dict[str, str]) -> dict[st
     filled = {
         **words,
         "functions": "\n\n\n".join(_fill("function.txt", name=name).rstrip() for name in names),
-        "replaced": "\n".join(
-            _replaced(f'"{site}"', f"make_{name}") for site, name in zip(sites, names, strict=True)
-        ),
+        "replaced": "\n".join(map(_replaced, sites, names)),
     }
     return {
         f"{place}/__init__.py": _fill("patch.txt", **filled),
@@ -209,14 +199,12 @@ def _patch(place: str, sites: tuple[str, ...], words: dict[str, str]) -> dict[st
     }
 
 
-def _replaced(*words: str) -> str:
-    """Return a replacement as a formatter would write it."""
-    inside, indent = ", ".join(words), " " * 12
-    if len(line := f"{indent}replaced({inside}),") <= _LINE:
-        return line
-    if len(f"{indent}    {inside}") > _LINE:
-        inside = f",\n{indent}    ".join(words) + ","
-    return f"{indent}replaced(\n{indent}    {inside}\n{indent}),"
+def _replaced(site: str, name: str) -> str:
+    """Return a replacement as a formatter would leave it."""
+    indent = " " * 12
+    line = f'{indent}replaced("{site}", make_{name}),'
+    parts = (f"{indent}replaced(", f'{indent}    "{site}",', f"{indent}    make_{name},", f"{indent}),")
+    return line if len(line) <= 110 else "\n".join(parts)  # noqa: PLR2004 -- columns
 
 
 def _todo(home: _Home, ident: str, project: str) -> tuple[str, ...]:
@@ -246,16 +234,12 @@ def _fill(template: str, **words: str) -> str:
 
 
 def _put(folder: str, texts: dict[str, str]) -> None:
-    """Write files that are not there, all or none. Raises `SelectionError`."""
-    done: list[str] = []
-    try:
-        for path, text in texts.items():
-            whole = os.path.join(folder, path)
+    """Write files that are not there. Raises `SelectionError`."""
+    for path, text in texts.items():
+        whole = os.path.join(folder, path)
+        try:
             os.makedirs(os.path.dirname(whole), exist_ok=True)
             with open(whole, "x", encoding="utf-8") as file:
-                done.append(whole)
                 file.write(text)
-    except OSError as error:
-        for whole in done:
-            os.remove(whole)
-        raise SelectionError(f"the files cannot be written: {error}") from error
+        except OSError as error:
+            raise SelectionError(f"{path} cannot be written: {error}") from error

@@ -6,21 +6,18 @@ import io
 import json
 import os
 import sys
+from difflib import get_close_matches
 
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 #: All is well; the answer is no; the question cannot be understood.
 EXIT_OK, EXIT_LOUD, EXIT_USAGE = 0, 1, 2
-#: What the help of an option says of the form of a selection.
-SELECTION = "ids, globs, all, none, and -ID to drop one, separated by commas or spaces"
-#: As a shell has them, for a command that cannot be started.
-EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 
 
 class OutputError(Exception):
@@ -50,6 +47,13 @@ def say(text: str) -> None:
     sys.stderr.write(f"overlay: {text}\n")
 
 
+def near(word: str, known: Iterable[str]) -> str:
+    """Return what was perhaps meant by a word that is not known, or else all that is known."""
+    known = sorted(known)
+    found = get_close_matches(word, known, n=1)
+    return f"did you mean {found[0]}?" if found else f"there are: {', '.join(known)}"
+
+
 def folder(text: str) -> str:
     """Read an argument that names a place to import from. Raises `FolderError`."""
     from overlay.source.locate import importable
@@ -59,6 +63,12 @@ def folder(text: str) -> str:
     what = "is neither a folder nor an archive to import from" if os.path.exists(text) else "does not exist"
     # Not as the parser would say it, which prints all options of the command first.
     raise FolderError(f"{text!r} {what}: name a site-packages, a checkout, an unpacked wheel, or a wheel")
+
+
+def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
+    """Let a command take a selection. `what` says of what."""
+    form = "ids, globs, all, none, and -ID to drop one, separated by commas or spaces"
+    parser.add_argument("--patches", metavar="SELECTION", help=f"{what}: {form}")
 
 
 def add_sites(parser: argparse.ArgumentParser) -> None:

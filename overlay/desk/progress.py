@@ -2,66 +2,45 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
 
-#: Seconds after which a wait is long, and between two drawings.
+#: Seconds after which a command takes long.
 PATIENCE = 2.0
-_PERIOD = 0.2
 _BAR = 20
 #: A line that fills the terminal makes some go on to the next one.
 _WIDTH = 79
 
 
 class Progress:
-    """A bar on a terminal, there from `PATIENCE` seconds on, and gone without a trace at the end.
-
-    On anything but a terminal there is nothing. A thread draws it: what takes long may be a single file.
-    """
+    """A bar on a terminal, there from `PATIENCE` seconds on, and gone without a trace at the end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._state = 0, 0, ""
         self._start = time.monotonic()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._draw, name="overlay-progress", daemon=True)
-        if stream.isatty():
-            self._thread.start()
+        self._drawn = False
 
     def __call__(self, done: int, total: int, name: str) -> None:
         """Say that `done` of `total` things are done, and which one is next."""
-        self._state = done, total, name
+        seconds = time.monotonic() - self._start
+        if seconds >= PATIENCE and self._stream.isatty():
+            self._drawn = True
+            filled = _BAR * done // total
+            bar = f"[{'#' * filled}{'.' * (_BAR - filled)}]"
+            self._write(f"overlay: {bar} {done}/{total} {seconds:.0f} s {name}")
 
     def close(self) -> None:
-        """Remove the bar. Nothing is drawn after this has returned."""
-        self._closed.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        """Remove the bar."""
+        if self._drawn:
+            self._drawn = False
+            self._write("")
+            self._write("", end="\r")
 
-    def line(self) -> str:
-        """Return the text of the bar."""
-        done, total, name = self._state
-        seconds = f"{time.monotonic() - self._start:.0f} s"
-        if not total:
-            return f"overlay: {seconds}"
-        filled = _BAR * done // total
-        return f"overlay: [{'#' * filled}{'.' * (_BAR - filled)}] {done}/{total} {seconds} {name}"
-
-    def _draw(self) -> None:
-        drawn = False
-        while not self._closed.wait(_PERIOD if drawn else PATIENCE):
-            drawn = True
-            self._write(f"\r{self.line()[:_WIDTH]:<{_WIDTH}}")
-        if drawn:
-            self._write(f"\r{'':<{_WIDTH}}\r")
-
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
+    def _write(self, line: str, end: str = "") -> None:
+        with suppress(OSError, ValueError):  # the terminal is gone
+            self._stream.write(f"\r{line[:_WIDTH]:<{_WIDTH}}{end}")
             self._stream.flush()
-        except (OSError, ValueError):  # the terminal is gone
-            self._closed.set()

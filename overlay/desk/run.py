@@ -8,14 +8,7 @@ from __future__ import annotations
 
 import os
 
-from overlay.desk.output import (
-    EXIT_LOUD,
-    EXIT_NO_COMMAND,
-    EXIT_NOT_FOUND,
-    EXIT_USAGE,
-    SELECTION,
-    say,
-)
+from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
 from overlay.model import settings
 
@@ -27,6 +20,8 @@ if TYPE_CHECKING:
 
     from overlay.runtime.engine import Engine
 
+#: As a shell has them, for a command that cannot be started.
+EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: Its own options with a value.
 _WITH_VALUE = ("--patches", "--pin")
 _EPILOG = (
@@ -46,7 +41,7 @@ def add(commands: Any) -> None:
         epilog=_EPILOG,
         usage="overlay run [--patches SELECTION] [--strict] [--pin LOCK] COMMAND ...",
     )
-    run.add_argument("--patches", metavar="SELECTION", help=f"sets OVERLAY_PATCHES: {SELECTION}")
+    add_selection(run, "sets OVERLAY_PATCHES")
     run.add_argument("--strict", action="store_true", help="sets OVERLAY_STRICT")
     what = "sets OVERLAY_PIN, and selects what was locked unless a selection is given"
     run.add_argument("--pin", metavar="LOCK", help=what)
@@ -57,7 +52,8 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the options of `overlay run`, and the command: the first word that is none, and all after it."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
-        at += 2 if words[at] in _WITH_VALUE else 1
+        # An option may be shortened.
+        at += 2 if any(name.startswith(words[at]) for name in _WITH_VALUE) else 1
     command = at + 1 if words[at : at + 1] == ["--"] else at
     return list(words[:at]), list(words[command:])
 
@@ -125,8 +121,7 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code with which nothing is started, 0 if all is well. Raises what a setting raises."""
-    from overlay.launch.interpreters import ask, interpreter_of, on_path
-    from overlay.launch.startup_file import refusal
+    from overlay.launch.interpreters import ask, interpreter_of, on_path, refusal
 
     path = environ.get("PATH")
     known = interpreter_of(words, path)

@@ -13,29 +13,30 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from overlay.defect import HARMS, Beyond, Defect, Setting
-from overlay.desk.audit import judge
-from overlay.desk.audit.job_settings import ANSWERS, Answer
+from overlay.desk.lock import Locked
 from overlay.desk.new import Written
+from overlay.desk.prove import forked, prove
 from overlay.desk.prove.prove import Outcome, Proof
-from overlay.desk.prove.writing import Try
 from overlay.desk.report.job import Process
-from overlay.desk.screen import Applying, Cockpit, Refused
+from overlay.desk.screen import Cockpit
 from overlay.desk.suite.recipe import Recipe
 from overlay.effect import Effect, Figure
 from overlay.launch.doctor import Check, Checkup
-from overlay.ledger import STATES, PatchStatus, SiteStatus, Status
+from overlay.ledger import STATES, Met, PatchStatus, SiteStatus, Status
 from overlay.model.record import Record
 from overlay.patch import CHANGES, Absent, Calls, Patch, Present, Project, Replacement, Target, Variant
+from overlay.source import judge
+from overlay.source.conditions import ANSWERS, Answer
 from overlay.source.installed import Installed
 from overlay.source.packs import Pack
 from overlay.source.table import Row
 from overlay.verdict import VERDICTS, Plan, SiteFinding, TargetVerdict, Verdict
 
 _RECORDS = (
-    Absent, Answer, Applying, Beyond, Calls, Check, Checkup, Cockpit, Defect, Effect, Figure, Installed,
-    Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe, Refused, Replacement,
-    Row, Setting, SiteFinding, SiteStatus, Status, Target, TargetVerdict, Try, Variant, Verdict, Written,
-    judge.Finding,
+    Absent, Answer, Beyond, Calls, Check, Checkup, Cockpit, Defect, Effect, Figure, Installed,
+    Locked, Met, Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe,
+    Replacement, Row, Setting, SiteFinding, SiteStatus, Status, Target, TargetVerdict, Variant, Verdict,
+    Written, judge.Finding,
 )  # fmt: skip
 #: What the annotations of these records name.
 _NAMES: dict[str, Any] = {
@@ -53,16 +54,16 @@ _NAMES: dict[str, Any] = {
 }
 #: The words that a field can have.
 _WORDS: dict[tuple[type[Record], str], tuple[str, ...]] = {
-    **{(kind, "verdict"): tuple(VERDICTS) for kind in (Verdict, TargetVerdict, Row, Refused)},
+    **{(kind, "verdict"): tuple(VERDICTS) for kind in (Verdict, TargetVerdict, Row)},
     **{(kind, "state"): tuple(STATES) for kind in (PatchStatus, SiteStatus)},
-    **{(kind, "harm"): tuple(HARMS) for kind in (Defect, judge.Finding)},
+    **{(kind, "harm"): tuple(HARMS) for kind in (Defect, Met, judge.Finding)},
     (judge.Finding, "state"): tuple(judge.STATES),
     (Answer, "word"): tuple(ANSWERS),
     (SiteFinding, "expects"): ("known", "present", "absent", "calls"),
     (Figure, "combine"): ("sum", "max", "min"),
     (Check, "answer"): ("yes", "no", "-"),
-    (Outcome, "outcome"): ("holds", "wrong", "raises", "no end", "crashed", "not run"),
-    (Proof, "verdict"): ("proven", "harmless", "not shown", "FAILS", "not run"),
+    (Outcome, "outcome"): (*forked.OUTCOMES, "not run"),
+    (Proof, "verdict"): (*prove.VERDICTS, "apply", "not-needed"),
 }
 #: What `audit` takes from a defect for its findings.
 _OF_DEFECTS = ("summary", "met", "upstream", "fixed", "shown", "tried")
@@ -88,15 +89,6 @@ def _commands() -> dict[str, Any]:
     of_defect = {name: _fields(Defect)[name] for name in _OF_DEFECTS}
     plan["defects"] = [{**_fields(judge.Finding), **of_defect, "settings?": Answer}]
     settings = {"file": str, "dialect": str, "unknown": {"*": str}, "elsewhere": [str], "missing": [str]}
-    proof = {"seed": str, "device": Literal["cpu", "cuda"], "environment": {"*": str}}
-    lock = {
-        "file": str,
-        "digest": str,
-        "differences": [str],
-        "loud": [str],
-        "written": bool,
-        "changed": [str],
-    }
     change = {"id": str, "before": str, "after": str, "reason": str}
     difference = {kind: [change] for kind in ("lost", "won", "failing", "flaky", "changed")} | {
         "passing": int
@@ -111,10 +103,9 @@ def _commands() -> dict[str, Any]:
     }
     suite_run = {
         **dict.fromkeys(("recipe", "tests", "python", "overlay"), str),
-        **{key: {"*": str} for key in ("code", "excluded", "versions")},
-        **{key: [str] for key in ("only", "files")},
+        **{key: {"*": str} for key in ("code", "excluded")},
+        "files": [str],
         "quick": bool,
-        "began": float,
         "seconds": int,
         "difference": difference,
         "coverage": [coverage],
@@ -126,6 +117,7 @@ def _commands() -> dict[str, Any]:
         "effects": {"*": {"values": {"*": float}, "processes": int, "told": str}},
         "missing": [int],
         "cut_short": [str],
+        "met": [Met],
         "unreadable": [str],
     }
     return {
@@ -135,16 +127,13 @@ def _commands() -> dict[str, Any]:
         "plan": plan,
         "audit": {**plan, "settings?": settings},
         "audit explain": {"defect": Defect, "finding": judge.Finding | None},
-        "status": Status,
         "doctor": Checkup,
         "packs": [{**_fields(Pack), "loaded": bool}],
-        "lock": lock,
+        "lock": Locked,
         "new": Written,
-        "prove": {**proof, "rows": [Proof]},
-        "prove --write": {**proof, "file": str, "tries": [Try]},
+        "prove": {"seed": int, "environment": {"*": str}, "file": str, "rows": [Proof]},
         "suite list": [Recipe],
         "suite run": {"runs": [suite_run], "not_run": [str]},
-        "suite diff": difference,
         "report": report,
         # The files in OVERLAY_LEDGER_DIR.
         "ledger": {name: shape for name, shape in _fields(Status).items() if name != "pid"},

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from overlay._version import __version__
 from overlay.errors import OverlayError
 from overlay.launch.doctor import NO, examine
 from overlay.model.record import TYPE_CHECKING, Record
-from overlay.model.text import WIDTH, wrap
+from overlay.model.text import table, wrap
 from overlay.source.installed import Installed  # noqa: TC001 -- a field type
-from overlay.source.registry import starting_commands
+from overlay.source.registry import environment
+from overlay.verdict import Verdict  # noqa: TC001 -- a field type
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from overlay.launch.doctor import Checkup
     from overlay.runtime.engine import Engine
@@ -28,22 +30,6 @@ _ORDER = ("numbers", "memory", "hangs", "crashes", "speed", "safety")
 _NAMED = 4
 
 
-class Applying(Record):
-    """A patch that is selected and applies to what is installed."""
-
-    patch: str
-    #: What changes in a job that runs, of `overlay.patch.CHANGES`; empty if the patch does not say.
-    changes: tuple[str, ...]
-
-
-class Refused(Record):
-    """A patch that is selected and cannot be applied to what is installed."""
-
-    patch: str
-    verdict: str
-    reason: str
-
-
 class Cockpit(Record):
     """What is installed, what is done to it, whether that is in force, and what comes next."""
 
@@ -53,8 +39,10 @@ class Cockpit(Record):
     executable: str
     #: The projects that patches are for, and what runs beneath them, also those that are not installed.
     projects: tuple[Installed, ...]
-    patches: tuple[Applying, ...]
-    refused: tuple[Refused, ...]
+    #: The selected patches that apply, each with what changes in a job, of `overlay.patch.CHANGES`.
+    patches: dict[str, tuple[str, ...]]
+    #: What is decided on the selected patches that cannot be applied.
+    refused: tuple[Verdict, ...]
     #: Ids of the known defects that are here and that a selected patch mends.
     mended: tuple[str, ...]
     #: Ids of those that are here and stay: no patch mends them, or it is not selected.
@@ -76,19 +64,13 @@ def look(engine: Engine) -> Cockpit:
 
     known, tree = engine.known(), InstalledTree()
     everything = engine.plan_each(tree)
-    applied: tuple[str, ...] = ()
-    refused: tuple[Refused, ...] = ()
-    try:
+    applied: dict[str, tuple[str, ...]] = {}
+    refused: tuple[Verdict, ...] = ()
+    with suppress(OverlayError):  # the checkup says what is wrong with the selection
         chosen = engine.plan(None, tree)
-    except OverlayError:
-        pass  # the checkup says what is wrong with the selection
-    else:
-        applied = tuple(
-            one.patch for one in chosen.verdicts if one.patch in chosen.selection and one.verdict == "apply"
-        )
-        refused = tuple(
-            Refused(patch=one.patch, verdict=one.verdict, reason=one.reason) for one in chosen.loud
-        )
+        here = {one.patch for one in chosen.verdicts if one.verdict == "apply"}
+        applied = {name: known[name].changes for name in chosen.selection if name in here}
+        refused = tuple(chosen.loud)
     audit = make_audit(engine, everything, tree, selected=applied)
     checkup = examine(engine)
     wrong = [check for check in checkup.checks if check.answer == NO]
@@ -102,7 +84,7 @@ def look(engine: Engine) -> Cockpit:
         python=".".join(map(str, sys.version_info[:3])),
         executable=sys.executable,
         projects=projects,
-        patches=tuple(Applying(patch=name, changes=known[name].changes) for name in applied),
+        patches=applied,
         refused=refused,
         mended=tuple(one.defect for one in audit.of("mended")),
         left=tuple(one.defect for one in audit.of("open")),
@@ -115,43 +97,41 @@ def look(engine: Engine) -> Cockpit:
 
 def _next(
     checkup: Checkup,
-    applied: Sequence[str],
-    refused: Sequence[Refused],
+    applied: Mapping[str, tuple[str, ...]],
+    refused: Sequence[Verdict],
     there: set[str],
     wanted: set[str],
 ) -> str:
-    """Return what to do: mend a setting, look at a refused patch, install something, start a job, pin it.
+    """Return what to do: install something, mend a setting, look at a refused patch, start a job, pin it.
 
     `there`: the projects that are installed. `wanted`: those that patches are for.
     """
+    if not there & wanted:
+        return f"install {' or '.join(sorted(wanted))} into this Python, or overlay into theirs"
     wrong = {check.name for check in checkup.checks if check.answer == NO and check.todo}
     if wrong - {"OVERLAY"}:
         return "overlay doctor"
     if refused:
         return f"overlay explain {refused[0].patch}"
-    if not there & wanted:
-        return f"install {' or '.join(sorted(wanted))} into this Python, or overlay into theirs"
     if not applied:
         return "overlay audit"
     if wrong:
         pin = f" --pin {_LOCK}" if os.path.isfile(_LOCK) else ""
-        command = next((words for name, words in starting_commands().items() if name in there), _COMMAND)
+        command = next((words for name, words in environment().STARTED.items() if name in there), _COMMAND)
         return f"overlay run{pin} {command}"
     pinned = any(check.name == "pin" and check.answer != "-" for check in checkup.checks)
-    return "overlay status" if pinned else "overlay lock"
+    return "overlay plan" if pinned else "overlay lock"
 
 
 def screen(item: Cockpit) -> str:
     """Return what bare `overlay` prints: bad news first."""
-    lines = [_cut(f"overlay {item.version} on Python {item.python}, {item.executable}"), ""]
-    there = [one for one in item.projects if one.version]
-    names = max((len(one.project) for one in there), default=0)
-    versions = max((len(one.version) for one in there), default=0)
     before = ""
-    for one in there:
-        where = "same folder" if one.where == before else one.where
-        lines.append(_cut(f"{one.project:<{names}}  {one.version:<{versions}}  {where}".rstrip()))
-        before = one.where
+    rows = [("Python", item.python, item.executable)]
+    for one in item.projects:
+        if one.version:
+            rows.append((one.project, one.version, "same folder" if one.where == before else one.where))
+            before = one.where
+    lines = [table((f"overlay {item.version}", "version", "where"), rows)]
     if absent := [one.project for one in item.projects if not one.version]:
         lines.append(wrap(f"not installed: {', '.join(absent)}"))
     lines += ["", *_refused(item.refused), *_patches(item.patches)]
@@ -168,7 +148,7 @@ def screen(item: Cockpit) -> str:
     return "\n".join([*lines, wrap(f"next: {item.next}", " " * 6, first="")])
 
 
-def _refused(items: Sequence[Refused]) -> list[str]:
+def _refused(items: Sequence[Verdict]) -> list[str]:
     """Return what was asked for and is not done: each with its reason, or of many the ids by verdict."""
     if not items:
         return []
@@ -182,7 +162,7 @@ def _refused(items: Sequence[Refused]) -> list[str]:
     return [*lines, ""]
 
 
-def _patches(patches: Sequence[Applying]) -> list[str]:
+def _patches(patches: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Return the patches that apply, as `project: name, name (what else it changes)`, by what they change."""
     if not patches:
         return ["no selected patch applies here"]
@@ -190,10 +170,10 @@ def _patches(patches: Sequence[Applying]) -> list[str]:
     lines = [f"{count}. What each changes in a job (overlay explain ID says when):"]
     for first in (*_ORDER, ""):
         families: dict[str, list[str]] = {}
-        for one in patches:
-            if next((word for word in _ORDER if word in one.changes), "") == first:
-                family, _, name = one.patch.partition(".")
-                others = ", ".join(word for word in one.changes if word not in (first, "safety"))
+        for patch, changes in patches.items():
+            if next((word for word in _ORDER if word in changes), "") == first:
+                family, _, name = patch.partition(".")
+                others = ", ".join(word for word in changes if word not in (first, "safety"))
                 families.setdefault(family, []).append(f"{name} ({others})" if others else name)
         if families:
             said = "; ".join(f"{family}: {', '.join(names)}" for family, names in families.items())
@@ -204,9 +184,3 @@ def _patches(patches: Sequence[Applying]) -> list[str]:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
-
-
-def _cut(line: str) -> str:
-    """Return a line with a path, shortened in its middle if it does not fit."""
-    end = (WIDTH - 3) // 2
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3 - end]}...{line[-end:]}"

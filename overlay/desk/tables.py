@@ -1,39 +1,30 @@
 """Tables for the terminal. JSON is the contract; these are views of the same data, 80 columns wide.
 
-With the extra `rich` installed and a terminal at hand, verdicts and states get a colour, unless
-`NO_COLOR` is set.
+On a terminal verdicts and states get a colour, unless `NO_COLOR` is set.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 
 from overlay.model import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
-    from overlay.desk.new import Written
     from overlay.launch.doctor import Checkup
-    from overlay.ledger import Status
     from overlay.patch import Patch
     from overlay.source.packs import Pack
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
+_GREEN, _RED = "32", "1;31"
 _COLOURS = {
-    "apply": "green",
-    "applied": "green",
-    "armed": "cyan",
-    "unknown-source": "bold red",
-    "conflict": "bold red",
-    "failed": "bold red",
-    "incomplete": "yellow",
-    "yes": "green",
-    "no": "bold red",
+    **dict.fromkeys(("apply", "yes"), _GREEN),
+    **dict.fromkeys(("unknown-source", "conflict", "no"), _RED),
 }
 
 
@@ -49,22 +40,23 @@ def patches(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
 
 def plan(item: Plan, *, findings: bool) -> str:
     """Return the table of `overlay plan`, with `findings` that of `overlay audit --sites`."""
-    rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in item.verdicts]
+    shown = [one for one in item.verdicts if findings or one.verdict not in ("not-installed", "not-selected")]
+    rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in shown]
     parts = [_table(("patch", "verdict", "why"), rows)]
     if findings:
         parts += [line for verdict in item.verdicts for line in _findings(verdict)]
-    parts.append(f"digest {item.digest[:16]}")
+    others = Counter(
+        "not selected" if one.verdict == "not-selected" else one.reason
+        for one in item.verdicts
+        if one not in shown
+    )
+    parts += [text.wrap(f"left out, {why}: {count}") for why, count in others.items()]
     if item.site:
         parts.append(f"in {item.site}")
     return "\n".join(parts)
 
 
-def status(item: Status) -> str:
-    """Return the table of `overlay status`."""
-    return item.table(_colour)
-
-
-def explanation(patch: Patch, verdict: Verdict, alone: str, table: Tested) -> str:
+def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str:
     """Return what `overlay explain` prints. `alone`: the selection of the patch, and of nothing else."""
     lines = [text.wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", text.wrap(patch.why), ""]
     if patch.changes:
@@ -83,7 +75,7 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Tested) -> st
         rows = [(row.means, ": ".join(filter(None, [", ".join(row.sources()), row.reason]))) for row in found]
         kind = " (optional)" if target.optional else ""
         kind += f" (for {target.serves} alone)" if target.serves else ""
-        lines += ["", f"{target.project.name}{kind}", _table(("here", "tested on"), rows)]
+        lines += ["", f"{target.project.name}{kind}", _table(("verdict", "tested on"), rows)]
     detail = _detail(verdict)
     lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
@@ -104,8 +96,6 @@ def checkup(item: Checkup) -> str:
     for check in item.checks:
         first = f"{check.name:<14}{_colour(check.answer, 3)}  "
         lines.append(text.wrap(check.found, " " * 19, first=first))
-    shown = " ".join(check.found for check in item.checks)
-    lines += [text.wrap(f"note: {remark}") for remark in item.remarks if remark not in shown]
     lines += ["", "what to do:" if not item.armed else "next:"]
     lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
     return "\n".join(lines)
@@ -121,44 +111,6 @@ def packs(items: Sequence[Pack], wanted: Sequence[str]) -> str:
         else:
             rows.append((pack.name, "not loaded", f"{where}; OVERLAY_PACKS={pack.name} loads it"))
     return _table(("pack", "state", "distribution"), rows)
-
-
-def lock(found: Mapping[str, Any]) -> str:
-    """Return what `overlay lock` prints, of the data that it prints as JSON."""
-    lines = [f"{found['file']}  sha256:{found['digest']}"]
-    if found["changed"]:
-        lines += ["written; changed in it:", *_folded(found["changed"], "added", "dropped")]
-    elif found["written"]:
-        lines.append("written")
-    lines += [
-        "differs from what is here:" if found["differences"] else "is what is here",
-        *_folded(found["differences"], "selected here and not locked", "locked and not selected here"),
-    ]
-    lines += [f"locked although it cannot be applied: {name}" for name in found["loud"]]
-    return "\n".join(lines)
-
-
-def _folded(sentences: Sequence[str], more: str, less: str) -> list[str]:
-    """Return differences of a lock as lines; all patches that are on one side only share a line."""
-    lines, added, gone = [], [], []
-    for sentence in sentences:
-        name, mark, said = sentence.partition(": revision: ")
-        values = said.replace("locked ", "").replace("was ", "").split(", ")
-        if mark and values[0] == "absent":
-            added.append(name)
-        elif mark and values[-1].endswith(" absent"):
-            gone.append(name)
-        else:
-            lines.append(f"  {sentence}")
-    for head, names in ((more, added), (less, gone)):
-        if names:
-            lines.append(text.wrap(f"{head}: {', '.join(names)}", "    ", first="  "))
-    return lines
-
-
-def written(item: Written) -> str:
-    """Return what `overlay new` prints."""
-    return "\n".join([*item.files, "Fill in what says TODO, then run:", *(f"  {line}" for line in item.todo)])
 
 
 def _detail(verdict: Verdict) -> str:
@@ -198,14 +150,5 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _colour(cell: str, width: int) -> str:
     padded = f"{cell:<{width}}"
-    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    if cell not in _COLOURS or dull or not sys.stdout.isatty():
-        return padded
-    try:
-        from rich.console import Console
-    except ImportError:
-        return padded
-    console = Console()
-    with console.capture() as capture:
-        console.print(padded, style=_COLOURS[cell], end="", highlight=False)
-    return capture.get()
+    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+    return padded if dull or cell not in _COLOURS else f"\x1b[{_COLOURS[cell]}m{padded}\x1b[0m"

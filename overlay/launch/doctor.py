@@ -7,8 +7,15 @@ import sys
 from contextlib import suppress
 
 from overlay.errors import OverlayError
-from overlay.launch.interpreters import armed_environment, ask, on_path
-from overlay.launch.startup_file import Diagnosis, diagnose, refusal
+from overlay.launch.interpreters import (
+    PACKAGE,
+    armed_environment,
+    ask,
+    on_path,
+    refusal,
+    startup_file,
+    why_unarmed,
+)
 from overlay.model import settings
 from overlay.model.record import Record
 from overlay.source.installed import Installed  # noqa: TC001 -- a field type
@@ -33,89 +40,75 @@ class Check(Record):
     todo: str = ""
 
 
-class Checkup(Diagnosis):
-    """What `overlay doctor` found. The fields of a diagnosis are about the start-up file."""
+class Checkup(Record):
+    """What `overlay doctor` found."""
 
     #: Whether every check that has an answer has a good one.
     armed: bool
     checks: tuple[Check, ...]
+    #: Where the package lies.
+    package: str
+    python: str
     projects: tuple[Installed, ...]
     #: What to do, a sentence each, or what comes next if nothing is wrong.
     todo: tuple[str, ...]
 
 
-def _yes(name: str, found: str) -> Check:
-    return Check(name=name, answer=YES, found=found)
-
-
-def _no(name: str, found: str, todo: str = "") -> Check:
-    return Check(name=name, answer=NO, found=found, todo=todo)
-
-
-def _none(name: str, found: str) -> Check:
-    return Check(name=name, answer=NONE, found=found)
-
-
 def examine(engine: Engine) -> Checkup:
     """Look at everything by which a process of a job could be left unpatched. Never raises."""
-    found = diagnose()
-    settled = _settings(engine)
     projects: tuple[Installed, ...] = ()
     with suppress(OverlayError):
         projects = engine.installed()
-    pinned = _pin(engine) if settled.answer == YES else _none("pin", "not compared")
-    where = found.file or "there is none where Python reads such files"
-    name = "start-up file"
-    checks = (
-        _no(name, where, found.reason) if found.reason else _yes(name, where),
-        _copies(found),
-        _variable(),
-        settled,
-        pinned,
-        *_pythons(),
-        _upstreams(engine, projects),
-        _ray(found, projects, [check.name for check in (settled, pinned) if check.answer == NO]),
-    )
-    wrong = [check for check in checks if check.answer == NO]
-    todo = list(dict.fromkeys(check.todo for check in wrong if check.todo))
+    own = [_startup_file(), _copies(), _variable(), _settings(engine)]
+    own.append(_pin(engine) if own[-1].answer == YES else _check("pin", NONE, "not compared"))
+    wrong = [check for check in own if check.answer == NO and check.name != "copies"]
+    checks = (*own, *_pythons(), _upstreams(engine, projects), _ray(projects, wrong))
+    todo = [check.todo for check in checks if check.answer == NO and check.todo]
+    armed = all(check.answer != NO for check in checks)
     return Checkup(
-        **found.__dict__,
-        armed=not wrong,
+        armed=armed,
         checks=checks,
+        package=PACKAGE,
+        python=sys.executable,
         projects=projects,
-        todo=tuple(todo) or ("overlay status # what is armed, patch by patch",),
+        todo=tuple(dict.fromkeys(todo)) or ("overlay plan # what is decided, patch by patch",),
     )
 
 
-def _copies(found: Diagnosis) -> Check:
+def _check(name: str, answer: str, found: str, todo: str = "") -> Check:
+    return Check(name=name, answer=answer, found=found, todo=todo)
+
+
+def _startup_file() -> Check:
+    reason = why_unarmed()
+    found = startup_file() or "is missing from site-packages"
+    return _check("start-up file", NO if reason else YES, found, reason)
+
+
+def _copies() -> Check:
     """Look for another overlay on the path: the one that is imported need not be the one that arms."""
     packages = {os.path.realpath(os.path.join(folder or os.curdir, "overlay")) for folder in sys.path}
-    packages -= {os.path.realpath(found.package)}
+    packages -= {os.path.realpath(PACKAGE)}
     others = [one for one in sorted(packages) if os.path.isfile(os.path.join(one, "launch", "startup.py"))]
     if not others:
-        return _yes("copies", f"one, {found.package}")
+        return _check("copies", YES, f"one, {PACKAGE}")
     them = ", ".join(others)
-    return _no(
-        "copies",
-        f"{1 + len(others)}: {found.package}, {them}",
-        f"uninstall one of the copies of overlay: {found.package} is this one, and there is {them}",
-    )
+    todo = f"uninstall one of the copies of overlay: {PACKAGE} is this one, and there is {them}"
+    return _check("copies", NO, f"{1 + len(others)}: {PACKAGE}, {them}", todo)
 
 
 def _variable() -> Check:
-    try:
-        armed = settings.armed()
-    except OverlayError as error:
-        return _no("OVERLAY", str(error), "set OVERLAY=1")
-    if armed:
-        return _yes("OVERLAY", _as_set())
-    todo = "put `overlay run` before the command that starts the job, or set OVERLAY=1 in its environment"
-    return _no("OVERLAY", _as_set(), todo)
-
-
-def _as_set() -> str:
     said = os.environ.get("OVERLAY")
-    return "is not set" if said is None else f"is {said!r}"
+    found = "is not set" if said is None else f"is {said!r}"
+    try:
+        if settings.armed():
+            return _check("OVERLAY", YES, found)
+    except OverlayError as error:
+        return _check("OVERLAY", NO, str(error), "set OVERLAY=1")
+    if os.environ.get("OVERLAY_PIN"):
+        found += ", so OVERLAY_PIN holds only a process that calls overlay.enable()"
+    todo = "put `overlay run` before the command that starts the job, or set OVERLAY=1 in its environment"
+    return _check("OVERLAY", NO, found, todo)
 
 
 def _settings(engine: Engine) -> Check:
@@ -124,21 +117,22 @@ def _settings(engine: Engine) -> Check:
         settings.read()
         chosen = engine.chosen()
     except OverlayError as error:
-        return _no("selection", str(error), "correct that setting, or unset it")
+        return _check("selection", NO, str(error), "correct that setting, or unset it")
     count = len(chosen.ids)
     found = f"{' '.join(chosen.terms) or 'all'}: {count} patch{'es' if count != 1 else ''}"
     if odd := settings.unknown():
         todo = "correct the name of that variable, or unset it"
-        return _no("selection", f"{found}, but {'; '.join(odd)}", todo)
+        return _check("selection", NO, f"{found}, but {'; '.join(odd)}", todo)
     if not count:
-        return _no("selection", found, "nothing is selected: unset OVERLAY_PATCHES, or name patches")
-    return _yes("selection", found)
+        todo = "nothing is selected: unset OVERLAY_PATCHES, or name patches"
+        return _check("selection", NO, found, todo)
+    return _check("selection", YES, found)
 
 
 def _pin(engine: Engine) -> Check:
     wanted = settings.pin()
     if not wanted:
-        return _none("pin", "none; `overlay lock` writes one")
+        return _check("pin", NONE, "none; `overlay lock` writes one")
     from overlay.records.pin import Pin
 
     try:
@@ -147,33 +141,30 @@ def _pin(engine: Engine) -> Check:
         todo = (
             "give OVERLAY_PIN the lock that belongs here, or write it: `OVERLAY_PIN= overlay lock --update`"
         )
-        return _no("pin", str(error), todo)
-    return _yes("pin", wanted)
+        return _check("pin", NO, str(error), todo)
+    return _check("pin", YES, wanted)
 
 
-def _pythons() -> tuple[Check, ...]:
+def _pythons() -> list[Check]:
     """Ask the Pythons that commands without a path start: they need not be the one that runs this."""
-    checks: list[Check] = []
-    seen: set[str] = set()
+    checks: dict[str, Check] = {}
     for interpreter in on_path():
         name = os.path.basename(interpreter.path)
         try:
             answer = ask(interpreter, armed_environment())
-            reason = refusal(interpreter, answer)
         except OSError as error:
-            checks.append(_no(name, str(error), f"repair {interpreter.path}"))
+            checks[name] = _check(name, NO, str(error), f"repair {interpreter.path}")
             continue
-        if answer.prefix in seen:
-            continue
-        seen.add(answer.prefix)
-        found = f"{interpreter.path}, which starts {'no overlay' if reason else 'overlay'}"
-        checks.append(_no(name, found, reason) if reason else _yes(name, found))
-    return tuple(checks)
+        if answer.prefix not in checks:
+            reason = refusal(interpreter, answer)
+            found = f"{interpreter.path}, which starts {'no overlay' if reason else 'overlay'}"
+            checks[answer.prefix] = _check(name, NO if reason else YES, found, reason)
+    return [*checks.values()]
 
 
 def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:
     if not projects:
-        return _none("upstreams", "not looked for")
+        return _check("upstreams", NONE, "not looked for")
     wanted = {target.project.name for patch in engine.known().values() for target in patch.targets}
     places: dict[str, list[str]] = {}
     for one in projects:
@@ -181,27 +172,18 @@ def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:
             places.setdefault(one.where, []).append(f"{one.project} {one.version}")
     if not places:
         found = "none that a patch is for, on the path of this Python"
-        return _none("upstreams", f"{found} (a job may add to it: audit --site DIR)")
-    return _yes("upstreams", "; ".join(f"{', '.join(them)} in {where}" for where, them in places.items()))
+        return _check("upstreams", NONE, f"{found} (a job may add to it: audit --site DIR)")
+    found = "; ".join(f"{', '.join(them)} in {where}" for where, them in places.items())
+    return _check("upstreams", YES, found)
 
 
-def _ray(found: Diagnosis, projects: tuple[Installed, ...], wrong: list[str]) -> Check:
+def _ray(projects: tuple[Installed, ...], wrong: list[Check]) -> Check:
     """Say whether the driver of a job arms its workers. `wrong`: checks that keep a driver from it."""
-    from overlay.launch.ray_jobs import knows_source
-
-    name, unenabled = "Ray workers", "their driver would not be enabled"
+    name = "Ray workers"
     ray = next((one for one in projects if one.project == "ray" and one.version), None)
     if ray is None:
-        return _none(name, "Ray is not installed" if projects else "not looked for")
-    if not knows_source():
-        unknown = f"Ray {ray.version} starts jobs in a way that overlay does not know"
-        return _no(name, unknown, "pass runtime_env=overlay.ray.runtime_env() to ray.init")
-    if found.reason:
-        return _no(name, "they would read no start-up file, as nothing does here")
-    if _variable().answer == NO:
-        return _no(name, f"{unenabled}: OVERLAY {_as_set()}")
+        return _check(name, NONE, "Ray is not installed" if projects else "not looked for")
     if wrong:
-        return _no(name, f"{unenabled}: see {wrong[0]}")
-    return _yes(
-        name, f"Ray {ray.version}: an enabled driver arms them; each node needs overlay in its Python"
-    )
+        return _check(name, NO, f"their driver would not be enabled: see {wrong[0].name}")
+    found = f"Ray {ray.version}: an enabled driver arms them; each node needs overlay in its Python"
+    return _check(name, YES, found)

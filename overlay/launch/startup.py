@@ -40,14 +40,14 @@ def start() -> None:
     known: tuple[type[Exception], ...] = ()
     try:
         from overlay.errors import OverlayError
-        from overlay.launch import ray_jobs
+        from overlay.launch.workers import RAY
         from overlay.model import settings
         from overlay.runtime.process import here
 
         known = (OverlayError,)
         if settings.armed():
             here().arm(at_start=True)
-            ray_jobs.watch()
+            RAY.watch()
     except Exception as error:  # noqa: BLE001 -- an interpreter must start, whatever is wrong with overlay
         text = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
         # Somebody who says something else than yes or no to strict mode meant to say something about it.
@@ -56,6 +56,7 @@ def start() -> None:
         _say(f"{text}\n")
         if stop and not _left_to_ray(text):
             os._exit(STOPPED)
+        _say_again_at_exit(f"{text}\n")
 
 
 def refuse() -> None:
@@ -83,6 +84,14 @@ def _left_to_ray(text: str) -> bool:
     _refusal = text
     os.environ[_HOOK] = f"{__name__}.refuse"
     return True
+
+
+def _say_again_at_exit(text: str) -> None:
+    """Say at the end of a job what its start has scrolled away, on rank 0 or in a process without a rank."""
+    import atexit
+
+    if os.environ.get("RANK", "0").strip() in ("", "0"):
+        atexit.register(_say, text)
 
 
 def _says_no(name: str) -> bool:

@@ -8,9 +8,6 @@ import os
 #: A fresh Python 3.12 has some hundred frozen objects of its own; a server that froze its heap has many more.
 FROZEN_BY_PYTHON = 2000
 
-#: (`types` is a file to read, and this is imported wherever overlay is enabled.)
-_FUNCTION = type(lambda: None)
-
 _paused = False
 
 
@@ -57,15 +54,6 @@ class thawed(paused):  # noqa: N801 -- see above
 def frozen() -> bool:
     """Return whether somebody called `gc.freeze()`: the collector tells nothing about what is frozen."""
     return gc.get_freeze_count() > FROZEN_BY_PYTHON
-
-
-def modules_with_functions(modules: frozenset[str]) -> frozenset[str]:
-    """Return those of some modules of which functions exist, which anybody may hold."""
-    if frozen() or not modules:
-        return modules
-    functions = (item for item in gc.get_objects() if type(item) is _FUNCTION)
-    homes = (function.__module__ for function in functions)
-    return frozenset(home for home in homes if type(home) is str and home in modules)
 
 
 def _resume() -> None:

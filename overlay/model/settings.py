@@ -223,9 +223,6 @@ def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the names of the packs to be loaded, sorted. Raises `SelectionError` for what is no name."""
     names = _split(_variable("OVERLAY_PACKS", environ))
     for name in names:
-        if ";" in name:
-            msg = f"OVERLAY_PACKS: {name!r}: a ';' separates nothing; write commas or spaces between packs"
-            raise SelectionError(msg)
         if not is_pack_name(name):
             msg = f"OVERLAY_PACKS: {name!r} is not the name of a pack: small letters, digits and hyphens"
             raise SelectionError(msg)
@@ -302,9 +299,6 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
         matched = {name for name in ids if fnmatchcase(name, term)}
         if matched:
             return matched
-    if ";" in term:
-        msg = f"{source}: {term!r}: a ';' separates nothing; write commas or spaces between patches"
-        raise SelectionError(msg)
     raise SelectionError(f"{source}: {term!r} names no patch; {nearest(term, ids)}")
 
 

@@ -61,18 +61,17 @@ class Statement(Record):
     account: Account | None = None
 
 
-def account_of(patches: Iterable[PatchStatus], half_patched: Sequence[str], digest: str) -> Account:
-    """Return what a process has, by the ledger of its patches and the digest of its lock."""
-    patches = tuple(patches)
+def account_of(status: Status, digest: str) -> Account:
+    """Return what a process has, by its ledger and the digest of its lock."""
     return Account(
-        applied=tuple(patch.patch for patch in patches if patch.state == "applied"),
+        applied=tuple(patch.patch for patch in status.patches if patch.state == "applied"),
         refused=tuple(
             patch.patch
-            for patch in patches
+            for patch in status.patches
             if patch.state in ("failed", "incomplete")
             or (patch.state == "skipped" and patch.verdict is not None and patch.verdict.loud)
         ),
-        half_patched=len(half_patched),
+        half_patched=len(status.half_patched),
         digest=digest,
     )
 

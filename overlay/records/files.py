@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: How names begin, and end.
 LEDGER, PROCESS, ENDING = "ledger-", "process-", ".json"
-#: Bytes of a file that is not written any more: something in it has grown out of bounds.
-MOST = {LEDGER: 4 << 20, PROCESS: 64 << 10}
 _DIGITS = 32
 
 
@@ -76,8 +74,6 @@ class LedgerFile:
         """Write a file, complete, if it is not what was written there before. Raises `OSError`."""
         if self._written.get(kind) == data and os.path.exists(os.path.join(self._folder, name)):
             return
-        if len(data) > MOST[kind]:
-            raise OSError(f"{name} would have {len(data)} bytes, and {MOST[kind]} is the most")
         draft = os.path.join(self._folder, f".{self._name}.{kind}draft")
         try:
             with open(draft, "wb") as file:

@@ -12,7 +12,7 @@ from overlay._version import __version__
 from overlay.model import settings
 from overlay.records import own_digest
 from overlay.source.decide import version_of
-from overlay.source.registry import recorded_projects
+from overlay.source.registry import environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def make_lock(static: Lock, patches: Sequence[Patch], verdicts: Iterable[Verdict
         {
             "format": FORMAT,
             **static,
-            "environment": {project.name: version_of(project, tree) for project in recorded_projects()},
+            "environment": {project.name: version_of(project, tree) for project in environment().RECORDED},
             "patch": [
                 {
                     **entry,

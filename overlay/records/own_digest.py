@@ -9,7 +9,6 @@ import os
 import sys
 
 from overlay.errors import OverlayError
-from overlay.source.locate import read_file
 from overlay.source.own_code import files as _files
 from overlay.source.own_code import of_module
 from overlay.source.registry import COMPAT, PACK, module_of
@@ -41,17 +40,11 @@ def of_patch(patch: str) -> str:
 
     What proves a patch, and is not run by it, is not counted: a lock says what runs.
     """
-    module = sys.modules.get(module_of(patch))
-    spec = getattr(module, "__spec__", None)
-    if spec is not None and spec.submodule_search_locations is not None:
-        files = _files(spec.name)
-        return _digest({name: path for name, path in files.items() if not name.startswith(PROOF)})
-    data = read_file(spec.origin, spec) if spec is not None and spec.origin else None
-    if data is None:
+    spec = getattr(sys.modules.get(module_of(patch)), "__spec__", None)
+    if spec is None or not os.path.isfile(spec.origin or ""):
         return ""
-    from hashlib import sha256
-
-    return sha256(data).hexdigest()
+    files = _files(spec.name) if spec.submodule_search_locations is not None else {"": spec.origin}
+    return _digest({name: path for name, path in files.items() if not name.startswith(PROOF)})
 
 
 def of_code(patch: str) -> str:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
 _REVISION = ": revision"
-#: Of patches that are selected and not locked, or the other way round, that many are named.
-_NAMED = 4
+#: So many differences are named: of a selection that differs there are many.
+_NAMED = 12
 
 
 class Pin:
@@ -54,13 +54,11 @@ class Pin:
         found = locks.different([known, here])
         if not found:
             return
-        # Of patches that are selected and not locked, or the other way round, a few are named.
+        # What follows from the selection comes last.
+        found.sort(key=lambda name: name.endswith(_REVISION))
         chosen = [name for name in found if name.endswith(_REVISION) and not (name in known and name in here)]
-        chosen.sort(key=lambda name: name in here)
-        more = [f"and {len(chosen) - _NAMED} more patches"] if len(chosen) > _NAMED else []
-        others = [name for name in found if name not in chosen]
         way_out = _WAY_OUT
-        if chosen and not others:
+        if chosen == found:
             from overlay.source.registry import load_patches
 
             selection = locks.selection_of(self._lock, load_patches())
@@ -68,7 +66,8 @@ class Pin:
                 f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run "
                 f"--pin` takes it by itself; {_WAY_OUT}"
             )
-        said = [locks.difference(name, known, here) for name in (*others, *chosen[:_NAMED])]
+        said = [locks.difference(name, known, here) for name in found[:_NAMED]]
+        more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
         raise PinError(_told(wanted, [*said, *more], way_out))
 
     def difference(self, verdict: Verdict, verdicts: Iterable[Verdict], tree: Tree) -> str:

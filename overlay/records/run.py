@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: at most its second half is lost, and never more than the last ten minutes.
 FIRST, LAST = 5.0, 600.0
 
+#: The most lines that a process says of itself at its end.
+MOST_LINES = 5
+
 #: States of a patch that was in place.
 _WAS_IN_PLACE = ("applied", "incomplete", "reverted", "armed")
 
@@ -77,7 +80,7 @@ def end() -> None:
 
 
 def lines(status: Status) -> list[str]:
-    """Return what this process says of itself at its end: what was changed, line by line, and then the rest.
+    """Return what this process says of itself at its end: what was changed, then what was not needed.
 
     Other ranks may have had work for a patch that had none here.
     """
@@ -85,11 +88,17 @@ def lines(status: Status) -> list[str]:
 
     counted = [(one.patch, one.effect) for one in status.patches if one.effect and one.state in _WAS_IN_PLACE]
     reached = [(patch, effect) for patch, effect in counted if effect.reached]
-    reached.sort(key=lambda pair: not pair[1].values.get("changed"))
+    # What changed something comes first, and what does so in every job last.
+    reached.sort(key=lambda pair: ("calls" not in pair[1].values, not pair[1].values.get("changed")))
     where = "in this process" if rank() is None else f"on rank {rank()}"
-    found = [f"{where}: {patch} {told(effect)}" for patch, effect in reached]
-    never = [patch for patch, effect in counted if not effect.reached]
-    return found + ([f"{where}: nothing to do for: {', '.join(never)}"] if never else [])
+    shown = reached if len(reached) < MOST_LINES else reached[: MOST_LINES - 2]
+    found = [f"{where}: {patch} {told(effect)}" for patch, effect in shown]
+    if left := len(reached) - len(shown):
+        found.append(f"{where}: {left} more patches had work; a ledger has their figures")
+    if never := sum(not effect.reached for _, effect in counted):
+        plural = "patch" if never == 1 else "patches"
+        found.append(f"{where}: {never} {plural} applied but not needed in this run")
+    return found
 
 
 def _watch() -> None:

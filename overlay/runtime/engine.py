@@ -14,24 +14,24 @@ from overlay.ledger import Status
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
 from overlay.records import run
+from overlay.runtime.finder import FirstFinder, runs_one_of
 from overlay.runtime.job_log import JobLog
 from overlay.runtime.loading import awaited, load_all
-from overlay.runtime.session import PATIENCE, Session
 from overlay.runtime.unpickled import half_patched
-from overlay.runtime.waiting import Waiting, runs_one_of
 from overlay.source.selection import Selection, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from overlay.ledger import PatchStatus
+    from overlay.ledger import Met, PatchStatus
     from overlay.patch import Patch
     from overlay.records.agreement import Account, Statement
     from overlay.records.lock import Lock
+    from overlay.runtime.session import Session
     from overlay.source.installed import Installed
     from overlay.source.source import InstalledTree
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
     from overlay.verdict import Plan, Verdict
 
 
@@ -58,7 +58,7 @@ class Engine:
         progress: Callable[[int, int, str], None] | None = None,
         *,
         speaks: bool = False,
-        table: Tested | None = None,
+        table: Table | None = None,
     ) -> None:
         """Make an engine.
 
@@ -72,8 +72,11 @@ class Engine:
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
         self._opened: Session | None = None
-        self._waiting: Waiting | None = None
+        #: What waits for the first import of an upstream, to open the session then.
+        self._waiting: FirstFinder | None = None
         self._last: tuple[PatchStatus, ...] = ()
+        #: The known defects that the job of this process meets.
+        self.met: tuple[Met, ...] = ()
         #: What says in the log of a job what this process is and has.
         self.job_log = JobLog(self.configuration, self.account)
         _engines.append(ref(self, _engines.remove))
@@ -114,73 +117,49 @@ class Engine:
         settings.select(ids, patches)
         settings.strict(strict)
         self._begin(asked)
+        self._wait(packages, patches, strict, at_start=at_start)
 
+    def _wait(
+        self,
+        packages: frozenset[str],
+        patches: str | list[str] | None,
+        strict: bool | None,
+        *,
+        at_start: bool,
+    ) -> None:
         def wake() -> None:
-            self._wake(patches, strict, at_start=at_start)
+            """Open the session. In strict mode an error is one of the import, each time."""
+            with self._lock:
+                finder, self._waiting = self._waiting, None
+                if finder is None:
+                    return
+                try:
+                    self._open(patches, strict, finder)
+                except Exception as error:  # an ImportError here would be taken for that of the upstream
+                    finder.remove()
+                    said = isinstance(error, OverlayError)
+                    text = str(error) if said else f"{type(error).__name__}: {error}"
+                    if settings.strict(strict):
+                        self._wait(packages, patches, strict, at_start=at_start)
+                        raise error if said else OverlayError(text) from error
+                    log.warning(f"NOT enabled: {text}")
 
-        self._waiting = Waiting(packages, wake)
+        self._waiting = FirstFinder(packages, wake, at_start=at_start)
         self._waiting.install()
 
-    def _wake(self, patches: str | list[str] | None, strict: bool | None, *, at_start: bool) -> None:
-        """Enable what has been waited for. In strict mode an error is one of the import, each time."""
-        with self._lock:
-            if self._waiting is None:
-                return
-            waiting, self._waiting = self._waiting, None
-            try:
-                self._open(patches, strict, woken=True, at_start=at_start)
-            except Exception as error:  # an ImportError here would be taken for that of the upstream
-                text = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
-                if settings.strict(strict):
-                    self._waiting = waiting
-                    raise error if isinstance(error, OverlayError) else OverlayError(text) from error
-                log.warning(f"NOT enabled: {text}")
-            waiting.remove()
-
-    def _at_exit(self) -> None:
-        """Say what was imported past the hook, and never patched."""
-        asked = self._waiting or self._opened
-        if asked is not None and (missed := asked.missed()):
-            log.warning(
-                f"NOT patched: {', '.join(missed)} was imported past overlay, by a finder that stands before "
-                "it on sys.meta_path, or in its place: call overlay.enable() once that finder is there"
-            )
-
-    def _begin(self, asked: settings.Settings) -> None:
-        import atexit
-
-        atexit.register(self._at_exit)
-        log.set_level(asked.log_level)
-        for sentence in settings.unknown():
-            log.warning(sentence)
-        # Processes that this one starts may start in another folder.
-        os.environ.update(settings.absolute_paths())
-
-    @property
-    def _session(self) -> Session | None:
-        """What is enabled. Whoever asks does not wait for an import."""
-        if self._waiting is not None:
-            self._waiting.wake()
-        return self._opened
-
     def enable(self, patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
-        """Arm the selected patches, and apply those whose modules are there already."""
+        """Enable the selected patches now, and apply those whose modules are there already."""
         if self._waiting is not None:
             self._waiting.wake()
         self._open(patches, strict)
         return self.status()
 
     def _open(
-        self,
-        patches: str | Iterable[str] | None = None,
-        strict: bool | None = None,
-        *,
-        woken: bool = False,
-        at_start: bool = False,
+        self, patches: str | Iterable[str] | None, strict: bool | None, waited: FirstFinder | None = None
     ) -> None:
-        """Do that. `woken`: by the import of an upstream, which nothing may hold up."""
-        if patches is not None and not isinstance(patches, str):
-            patches = settings.terms(patches)
+        """Open a session. `waited` has been woken by the import of an upstream, which nothing may hold up."""
+        from overlay.runtime.session import PATIENCE, Session
+
         known = self.known()
         with self._lock:
             if self._opened is not None and self._opened.closed:
@@ -189,8 +168,7 @@ class Engine:
             if session is None:
                 selection = choose(known, patches)
                 asked = settings.read()  # a wrong option is an error now, not in the middle of a job
-                wanted = asked.strict if strict is None else settings.strict(strict)
-                if not woken:
+                if waited is None:
                     self._begin(asked)
                 chosen = [known[name] for name in selection.ids]
                 pin = None
@@ -202,11 +180,11 @@ class Engine:
                 session = self._opened = Session(
                     chosen,
                     selection,
-                    strict=wanted,
+                    waited or FirstFinder(),
+                    strict=asked.strict if strict is None else settings.strict(strict),
                     strict_given=strict is not None,
                     pin=pin,
                     table=self.tested(),
-                    at_start=at_start,
                     **(calls if self._speaks else {}),
                 )
             else:
@@ -216,14 +194,33 @@ class Engine:
                     None if strict is None else settings.strict(strict),
                 )
         try:
-            if woken:
-                session.catch_up_late()
-            else:
+            if waited is None:
                 session.catch_up(PATIENCE)
+            else:
+                session.catch_up_late()
         except BaseException:
             if opened:
                 self.disable()
             raise
+
+    def _begin(self, asked: settings.Settings) -> None:
+        import atexit
+
+        atexit.register(self._at_exit)
+        log.set_level(asked.log_level)
+        for sentence in settings.unknown():
+            log.warning(sentence)
+        # Processes that this one starts may start in another folder.
+        os.environ.update(settings.absolute_paths())
+
+    def _at_exit(self) -> None:
+        """Say what was imported past the hook, and never patched."""
+        asked = self._waiting or self._opened
+        if asked is not None and (missed := asked.missed()):
+            log.warning(
+                f"NOT patched: {', '.join(missed)} was imported past overlay, by a finder that stands before "
+                "it on sys.meta_path, or in its place: call overlay.enable() once that finder is there"
+            )
 
     def disable(self) -> None:
         """Take everything out again, and disarm. If that is interrupted, the next call goes on with it."""
@@ -274,6 +271,13 @@ class Engine:
                 found[name] = next(verdict for verdict in alone if verdict.patch == name)
         return together.replace(verdicts=tuple(found.values()))
 
+    @property
+    def _session(self) -> Session | None:
+        """What is enabled. Whoever asks does not wait for an import."""
+        if self._waiting is not None:
+            self._waiting.wake()
+        return self._opened
+
     def chosen(self, patches: str | Iterable[str] | None = None) -> Selection:
         """Return what an argument selects, without one what is enabled, or else the environment."""
         session = self._session
@@ -284,17 +288,21 @@ class Engine:
     def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
         """Return what is installed of the projects that patches are for, and of what runs beneath them."""
         from overlay.source.installed import installed
-        from overlay.source.registry import shown_projects
+        from overlay.source.registry import environment
         from overlay.source.source import InstalledTree
 
         targets = [target.project for patch in self.known().values() for target in patch.targets]
-        by_name = {project.name: project for project in (*targets, *shown_projects())}
+        by_name = {project.name: project for project in (*targets, *environment().SHOWN)}
         return installed(by_name.values(), tree if tree is not None else InstalledTree())
 
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
         """Return the lock of the selected patches as they are decided on here."""
         plan = self.plan(patches)
         return self._lock_of(plan.selection, plan.verdicts)
+
+    def decided(self) -> list[Verdict]:
+        """Return the verdicts on what is enabled here."""
+        return self._session.verdicts() if self._session is not None else []
 
     def statement(self) -> Statement:
         """Return what this process says of itself to other ranks."""
@@ -303,20 +311,19 @@ class Engine:
         status, session = self.status(), self._session
         if session is None:
             return agreement.Statement()
-        decided = session.decided()
-        lock = self._lock_of(session.chosen.ids, decided)
-        return agreement.statement_of(lock, decided, status, self._account_by(lock, session))
+        lock = self._session_lock(session)
+        account = agreement.account_of(status, str(lock["digest"]))
+        return agreement.statement_of(lock, session.verdicts(), status, account)
 
     def account(self) -> Account | None:
         """Return what is in place in this process, `None` if it is not enabled."""
-        session = self._session
-        return None if session is None else self._account_by(self._session_lock(session), session)
-
-    def _account_by(self, lock: Lock, session: Session) -> Account:
         from overlay.records.agreement import account_of
 
-        patches = session.status()
-        return account_of(patches, half_patched(patches), str(lock["digest"]))
+        session = self._session
+        if session is None:
+            return None
+        digest = str(self._session_lock(session)["digest"])
+        return account_of(self._status(session.status()), digest)
 
     def configuration(self) -> dict[str, Any]:
         """Return what this process is run with, as plain data. Raises `OverlayError` if it is not enabled."""
@@ -326,11 +333,12 @@ class Engine:
         # Before that the path may still change, and what is found on it must not be what the session goes by.
         lock = self._session_lock(session) if session.has_begun else self.lock()
         found = [target for patch in lock["patch"] for target in patch["target"]]
-        versions = {**{target["project"]: target["version"] for target in found}, **lock["environment"]}
+        upstreams = {target["project"]: target["version"] for target in found}
+        versions = [*sorted(upstreams.items()), *sorted(lock["environment"].items())]
         return {
             "overlay": lock["overlay"]["version"],
             "python": lock["python"],
-            "versions": {name: version for name, version in sorted(versions.items()) if version},
+            "versions": {name: version for name, version in versions if version},
             "patches": ",".join(session.chosen.terms) or "all",
             "selected": len(session.chosen.ids),
             "strict": session.strict,
@@ -340,7 +348,7 @@ class Engine:
         }
 
     def _session_lock(self, session: Session) -> Lock:
-        return self._lock_of(session.chosen.ids, session.decided())
+        return self._lock_of(session.chosen.ids, session.verdicts())
 
     def _lock_of(self, selection: Iterable[str], verdicts: Sequence[Verdict]) -> Lock:
         """Return the lock of selected patches, by the verdicts on them."""
@@ -398,9 +406,10 @@ class Engine:
             patches=patches,
             pinned=session.pinned if session is not None else "",
             half_patched=half_patched(patches),
+            met=self.met,
         )
 
-    def tested(self) -> Tested:
+    def tested(self) -> Table:
         """Return what patches were tested on. Raises `TrustError` for a file that is no table."""
         if self._table is not None:
             return self._table

@@ -1,9 +1,12 @@
-"""The import hook: which modules have been imported? Each watched one is reported once it has been executed.
+"""The import hook: each module that is watched is reported once it has been executed.
 
-It stands first on `sys.meta_path`, stays armed until it is taken out, and serves reloads and second
-imports as well (wrapt's hooks fire once and are lost when one of them raises). A module that is being
-executed when the hook arrives is reported when it has been executed. A module that is run instead of imported
-is reported before its block for `__main__` (`main_module`).
+It stays armed until it is taken out, and serves reloads and second imports as well (wrapt's hooks fire once,
+and are lost when one of them raises). A module that is being executed when the hook arrives is reported when
+that is done. A module that is run instead of imported is reported before its block for `__main__`
+(`main_module`).
+
+Most processes of a job never import an upstream. So the finder of an engine first waits for the packages that
+patches are for, and only then is told which modules to watch.
 """
 
 from __future__ import annotations
@@ -12,8 +15,6 @@ import _thread
 import os
 import sys
 from _frozen_importlib import ModuleSpec  # `importlib` is three files to read, and this none
-
-from overlay.runtime.waiting import space_of_main
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,33 +32,9 @@ class WatchingFinder:
     #: By this the engine knows its own finders when it looks for sources.
     overlay_finder = True
 
-    def __init__(
-        self,
-        names: frozenset[str],
-        imported: Imported,
-        *,
-        first: bool = True,
-        at_start: bool = False,
-        passed: Callable[[], None] | None = None,
-    ) -> None:
-        """Watch modules by their names.
-
-        Args:
-            names: The modules.
-            imported: Called with each of them.
-            first: Stay in front of whoever comes first later.
-            at_start: What runs as `__main__` has imported nothing yet: its first import is still to come.
-            passed: Called when somebody has come first, who may have imported a watched module.
-
-        """
+    def __init__(self, names: frozenset[str], imported: Imported) -> None:
+        """Watch modules by their names. `imported` is called with each of them."""
         self._names = names
-        self._passed = passed
-        #: What a file may be called that is one of them.
-        self._stems = frozenset(name.rpartition(".")[2] for name in names)
-        #: Files that run as `__main__` and have been looked at. What runs now is the caller's to ask for.
-        main = None if at_start else getattr(sys.modules.get("__main__"), "__file__", None)
-        self._looked: set[object] = {None, main}
-        self._first = first
         self._imported = imported
         self._asking: set[tuple[int, str]] = set()
         #: Modules whose loader has been hooked: they will be reported.
@@ -69,38 +46,25 @@ class WatchingFinder:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a watched module by way of the other finders, and hook its loader."""
-        if self._first and sys.meta_path[0] is not self and self in sys.meta_path:
-            self.install()  # somebody came first, who might answer for a watched module one day, or has
-            if self._passed is not None:
-                self._passed()
-        if self._first:
-            self._look_at_main(sys._getframe(1))  # noqa: SLF001 -- who imports
-        if fullname not in self._names:
-            return None
         key = (_thread.get_ident(), fullname)
-        if key in self._asking:  # another finder asks the whole path again, as wrapt's does
+        # A finder that asks the whole path again, as wrapt's does, asks us as well.
+        if fullname not in self._names or key in self._asking:
             return None
         self._asking.add(key)
         try:
-            spec = self._ask_others(fullname, path, target)
+            for finder in list(sys.meta_path):
+                find_spec = None if finder is self else getattr(finder, "find_spec", None)
+                spec: ModuleSpec | None = find_spec(fullname, path, target) if find_spec else None
+                if spec is not None:
+                    break
+            else:
+                return None
         finally:
             self._asking.discard(key)
-        if spec is not None and hasattr(spec.loader, "exec_module"):
+        if hasattr(spec.loader, "exec_module"):
             self._hooked.add(fullname)
             spec.loader = HookedLoader(spec.loader, fullname, self._imported)  # type: ignore[assignment]
         return spec
-
-    def _ask_others(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
-    ) -> ModuleSpec | None:
-        for finder in list(sys.meta_path):
-            if finder is self:
-                continue
-            find_spec = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find_spec(fullname, path, target) if find_spec else None
-            if spec is not None:
-                return spec
-        return None
 
     def has_met(self, name: str) -> bool:
         """Return whether the hook reports a module, now or when it has been executed."""
@@ -108,13 +72,80 @@ class WatchingFinder:
 
     def has_executed(self, name: str, module: object) -> bool:
         """Return whether a module that is there has been executed. If not, it will be reported then."""
-        if getattr(spec_of(module), "_initializing", False):  # a circular import, say
-            # If the hook has seen it, another thread is importing it right now, and the hook reports it.
-            if name not in self._hooked and self._awaited.get(name) is not module:
-                self._awaited[name] = module
-                when_executed(module, name, self._imported)
-            return False
-        return True
+        spec = spec_of(module)
+        if not getattr(spec, "_initializing", False):
+            return True
+        # A circular import, say. If the hook has seen it, another thread is importing it, and it is reported.
+        if spec is not None and name not in self._hooked and self._awaited.get(name) is not module:
+            self._awaited[name] = module
+            when_executed(spec, name, self._imported)
+        return False
+
+    def install(self) -> None:
+        """Stand in front of all other finders."""
+        # In one step: another thread may be walking along the path.
+        sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
+
+    def remove(self) -> None:
+        """Go away."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+
+
+class FirstFinder(WatchingFinder):
+    """The finder of an engine: it waits, stays in front, and looks at what is run."""
+
+    def __init__(
+        self,
+        packages: frozenset[str] = frozenset(),
+        wake: Callable[[], None] = lambda: None,
+        *,
+        at_start: bool = False,
+    ) -> None:
+        """Wait for an upstream, or for nothing.
+
+        Args:
+            packages: Its top-level package is one of these.
+            wake: Called before its first module is found. It calls `watch`, or `remove`.
+            at_start: What runs as `__main__` has imported nothing yet: its first import is still to come.
+
+        """
+        super().__init__(frozenset(), lambda *_: None)
+        self._packages = packages
+        self.wake = wake
+        self._passed: Callable[[], None] = lambda: None
+        #: Files that run as `__main__` and have been looked at. What runs now is the caller's to ask for.
+        main = None if at_start else getattr(sys.modules.get("__main__"), "__file__", None)
+        self._looked: set[object] = {None, main}
+        #: What a file may be called that is one of the modules.
+        self._stems: frozenset[str] = frozenset()
+
+    def watch(self, names: frozenset[str], imported: Imported, passed: Callable[[], None]) -> None:
+        """Watch modules. `passed` is called when somebody has come first, who may have imported one."""
+        self._names, self._imported, self._passed = names, imported, passed
+        self._stems = frozenset(name.rpartition(".")[2] for name in names)
+        self._packages = frozenset()
+        self.install()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a watched module. Wake first if it is time, and look whether a watched module is run."""
+        moved = sys.meta_path[0] is not self and self in sys.meta_path
+        if moved:
+            self.install()  # somebody came first, who might answer for a watched module one day, or has
+        if self._packages:
+            came = fullname.partition(".")[0] in self._packages
+            if came or (moved and self.missed()) or runs_one_of(self._packages, sys._getframe(1)):  # noqa: SLF001
+                self.wake()
+        elif moved:
+            self._passed()
+        if self._names:
+            self._look_at_main(sys._getframe(1))  # noqa: SLF001 -- who imports
+        return super().find_spec(fullname, path, target)
+
+    def missed(self) -> list[str]:
+        """Return the packages waited for that were imported without a word to this finder."""
+        return sorted(self._packages.intersection(sys.modules))
 
     def _look_at_main(self, frame: FrameType | None) -> None:
         """Report a watched module that is run, as nothing, if its code will not report it."""
@@ -148,30 +179,25 @@ class WatchingFinder:
 
     def _script(self, path: str) -> Any:
         """Find a watched module that is run as a script (a path hook)."""
-        if not self._may_be(path):
-            raise ImportError(path)
-        from overlay.runtime.main_module import Script, name_of
+        if _lies_in(path, self._packages):
+            self.wake()
+        if self._may_be(path):
+            from overlay.runtime.main_module import Script, name_of
 
-        name = name_of(path, self._names)
-        if not name:
-            raise ImportError(path)
-        try:
-            sys._getframe(1)  # noqa: SLF001 -- whether Python code asks
-        except ValueError:
-            return Script(path, name, self._imported, first=True)
-        return Script(path, name, self._imported, first=False)
+            if name := name_of(path, self._names):
+                return Script(path, name, self._imported)
+        raise ImportError(path)
 
     def install(self) -> None:
-        """Arm the finder, in front of all others."""
-        if self._first and self._script not in sys.path_hooks:
+        """Stand in front of all other finders, and of scripts."""
+        if self._script not in sys.path_hooks:
             sys.path_hooks.append(self._script)
-        # In one step: another thread may be walking along the path.
-        sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
+        super().install()
 
     def remove(self) -> None:
-        """Disarm the finder."""
+        """Go away."""
+        super().remove()
         sys.path_hooks[:] = [hook for hook in sys.path_hooks if hook != self._script]
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         for path, found in list(sys.path_importer_cache.items()):
             if getattr(found, "imported", None) == self._imported:  # a script, of which nobody would hear
                 del sys.path_importer_cache[path]
@@ -236,55 +262,54 @@ def spec_of(module: object) -> ModuleSpec | None:
     return spec if isinstance(spec, ModuleSpec) else None
 
 
-def when_executed(module: object, name: str, imported: Imported) -> None:
+def space_of_main(frame: FrameType | None) -> dict[str, Any]:
+    """Return the names of what is run: of the frame that imports if it is that, else of `__main__`."""
+    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    space = frame.f_globals if frame is not None else {}
+    if space.get("__name__") == "__main__":
+        return space
+    found: dict[str, Any] = getattr(sys.modules.get("__main__"), "__dict__", {})
+    return found
+
+
+def runs_one_of(packages: frozenset[str], frame: FrameType | None) -> bool:
+    """Return whether what is run is a file of one of some packages. `frame`: of who imports, if anybody."""
+    space = space_of_main(frame)
+    file, module = space.get("__file__"), getattr(space.get("__spec__"), "name", "")
+    return (isinstance(file, str) and _lies_in(file, packages)) or module.partition(".")[0] in packages
+
+
+def _lies_in(file: str, packages: frozenset[str]) -> bool:
+    return not packages.isdisjoint(os.path.abspath(file).split(os.sep))
+
+
+def when_executed(spec: ModuleSpec, name: str, imported: Imported) -> None:
     """Report a module that is being executed as soon as it is done.
 
     The import system ends by clearing a flag on the module's spec, and tells nobody. The spec gets a class
     that listens for that, and has its own class back afterwards.
     """
-    spec = spec_of(module)
-    if spec is None:
-        return
+    plain = type(spec)
 
-    def report() -> None:
-        found = sys.modules.get(name)
-        if found is None:
-            return  # its execution failed
-        try:
-            imported(name, found)
-        except BaseException:
-            # The import fails, as from a loader, and must fail again when it is tried again.
-            sys.modules.pop(name, None)
-            raise
-
-    waiting = vars(spec).setdefault(_WAITING, [])
-    waiting.append(report)
-    if len(waiting) == 1:
-        vars(spec)[_PLAIN] = type(spec)
-        spec.__class__ = _listening(type(spec))
-    if not getattr(spec, "_initializing", False) and waiting:
-        _tell(spec)  # another thread came to the end of it in the meantime
-
-
-_WAITING = "_overlay_waiting"
-_PLAIN = "_overlay_plain"
-
-
-def _listening(plain: type[ModuleSpec]) -> type[ModuleSpec]:
     class ListeningSpec(plain):  # type: ignore[misc, valid-type]
-        def __setattr__(self, name: str, value: object) -> None:
-            super().__setattr__(name, value)
-            if name == "_initializing" and not value:
-                _tell(self)
+        def __setattr__(self, attribute: str, value: object) -> None:
+            if attribute != "_initializing" or value:
+                super().__setattr__(attribute, value)
+                return
+            object.__setattr__(self, "__class__", plain)
+            setattr(self, attribute, value)  # which may be another one that listens
+            found = sys.modules.get(name)
+            if found is None:
+                return  # its execution failed
+            try:
+                imported(name, found)
+            except BaseException:
+                # The import fails, as from a loader, and must fail again when it is tried again.
+                sys.modules.pop(name, None)
+                raise
 
-    return ListeningSpec
-
-
-def _tell(spec: ModuleSpec) -> None:
-    """Give a spec its own class back, and tell those who waited for it."""
-    waiting = vars(spec).pop(_WAITING, [])
-    plain = vars(spec).pop(_PLAIN, None)
-    if plain is not None:
-        object.__setattr__(spec, "__class__", plain)
-    for report in waiting:
-        report()
+    spec.__class__ = ListeningSpec
+    if not getattr(spec, "_initializing", False):
+        # Another thread came to the end of it in the meantime.
+        setattr(spec, "_initializing", False)  # noqa: B010 -- which has no such attribute, as far as types go

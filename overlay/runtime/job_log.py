@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 #: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then:
 #: process groups are made with the model, which may have to wait until other services are there.
 QUIET = 300.0
+#: The most characters of the line that says what a job is run with.
+WIDTH = 160
 #: What a driver tells its workers: what the job is run with was said, and what is in place was not.
 DRIVER = "driver"
 
@@ -52,8 +54,6 @@ class JobLog:
         self._differ = False
         #: The process that has still to say what is in place, none if it is 0: a fork owes nothing.
         self._owes = 0
-        self._turn = 0
-        self._at_exit = False
 
     def first_module(self) -> None:
         """Note that the first module is met that a patch is for. Never raises: it is called by an import."""
@@ -63,17 +63,14 @@ class JobLog:
             if not is_first() or self._speaker() == _name() or not log.heard("info"):
                 return
             self._owes = os.getpid()
-            self._turn += 1
-            if not self._at_exit:
-                self._at_exit = True
-                import atexit
+            import atexit
 
-                atexit.register(self.say_alone)
+            atexit.register(self.say_alone)
             if not _is_single_threaded():  # from Python 3.12 on, a fork warns of more than one thread
                 from contextlib import suppress
 
                 with suppress(RuntimeError):  # no more threads, or the interpreter is ending: it is said then
-                    _thread.start_new_thread(self._after_a_while, (QUIET, self._turn))
+                    _thread.start_new_thread(self._after_a_while, (QUIET,))
         except Exception as error:  # noqa: BLE001 -- no import may fail of a line in a log
             log.warning(f"what this job is run with cannot be told: {type(error).__name__}: {error}")
 
@@ -87,10 +84,12 @@ class JobLog:
         if log.heard("info" if mine else "debug"):
             import json
 
-            text = json.dumps(self._configured())
+            configured = self._configured()
+            text = json.dumps(configured)
             if text != self._configuration:
                 self._configuration = text
-                (log.info if mine else log.debug)(f"configuration: {text}")
+                (log.info if mine else log.debug)(introduction(configured))
+                log.debug(f"configuration in full: {text}")
         if is_first() and log.heard("info"):
             os.environ[settings.SAID] = _name()
 
@@ -104,9 +103,9 @@ class JobLog:
 
     def say_agreed(self, sentence: str) -> None:
         """Say, as the first of some ranks, that they agree: once, as long as the sentence is the same."""
-        again, self._agreed = sentence == self._agreed, sentence
-        self._differ = False
-        self.leave_to_others()
+        again = sentence == self._agreed
+        self.clear()
+        self._agreed = sentence
         log.sum_up(done=True)
         (log.debug if again else log.info)(sentence)
 
@@ -120,8 +119,7 @@ class JobLog:
 
     def clear(self) -> None:
         """Note that nothing is in place here any more."""
-        self.leave_to_others()
-        self._differ, self._agreed = False, ""
+        self._owes, self._differ, self._agreed = 0, False, ""
 
     def say_alone(self) -> None:
         """Say what is in place in this process, if nobody has. Never raises."""
@@ -146,12 +144,24 @@ class JobLog:
         log.info(f"{who}: {account.sentence()}")
         log.sum_up(done=True)
 
-    def _after_a_while(self, seconds: float, turn: int) -> None:
+    def _after_a_while(self, seconds: float) -> None:
         from time import sleep
 
         sleep(seconds)
-        if turn == self._turn:
-            self.say_alone()
+        self.say_alone()
+
+
+def introduction(configured: dict[str, Any]) -> str:
+    """Return what a job is run with in a line of at most `WIDTH` characters: versions that do not fit go."""
+    count = configured["selected"]
+    words = [f"{count} patch{'es' * (count != 1)} selected", *(["strict"] if configured["strict"] else [])]
+    words += [*(["pinned"] if configured["pin"] else []), f"digest {configured['digest'][:12]}"]
+    named = [f"overlay {configured['overlay']}", f"Python {configured['python']}"]
+    named += [f"{name} {version}" for name, version in configured["versions"].items()]
+    left = WIDTH - len("overlay: configuration: ; ") - len(", ".join(words))
+    while len(", ".join(named)) > left:
+        named = [*named[:-2], "..."]
+    return f"configuration: {', '.join(named)}; {', '.join(words)}"
 
 
 def _told() -> str:

@@ -8,26 +8,16 @@ from overlay.source.registry import check_whole, ids, load_patches, missing_proj
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
     from overlay.patch import Patch
-
-    T = TypeVar("T")
 
 
 def awaited() -> tuple[frozenset[str], list[str]]:
     """Return the top-level packages that patches are for, and the ids of those that come with overlay.
 
-    No patch is imported. Raises `OverlayError` if they are not there.
+    No patch is imported. Raises `OverlayError` if they are not there, or not all of them.
     """
-    return _whole(lambda: (watched_packages(), ids()))
-
-
-def _whole(get: Callable[[], T]) -> T:
-    """Return what is got of the patches that come with overlay, or say why there are none, or not all."""
     try:
-        found = get()
+        found = watched_packages(), ids()
         missing = missing_projects()
     except ModuleNotFoundError:
         check_whole()
@@ -44,7 +34,8 @@ def load_all() -> dict[str, Patch]:
     Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded, or if the
     patches that come with overlay are not there.
     """
-    patches = _whole(load_patches)
+    awaited()
+    patches = load_patches()
     if not settings.packs():
         return patches
     from overlay.source.packs import named

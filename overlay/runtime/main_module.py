@@ -8,13 +8,13 @@ reports nothing; `running` finds the module that it runs.
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from _frozen_importlib import ModuleSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Callable, Iterable
     from types import CodeType, FrameType
     from typing import Any
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _made: dict[CodeType, tuple[str, Any, Imported]] = {}
 #: The frame in which it has reported its module. A debugger runs it more than once.
 _reported: dict[CodeType, int] = {}
-_DEFINED = f"__import__({__name__!r}, None, None, ('defined',)).defined()"
-_STARTED = f"__import__({__name__!r}, None, None, ('started',)).started()"
 
 
 def code(loader: Any, name: str, text: str | None, plain: CodeType, imported: Imported) -> CodeType:
@@ -40,15 +38,12 @@ def code(loader: Any, name: str, text: str | None, plain: CodeType, imported: Im
         imported: Called with the name and the module object.
 
     """
-    import ast
-
     if text is None:
         return plain
     tree = ast.parse(text)
-    place = _place(tree.body)
-    _insert(tree, place, _DEFINED)
+    _insert(tree, _place(tree.body), "defined")
     if isinstance(loader, Script):
-        _insert(tree, _prologue(tree.body), _STARTED)
+        _insert(tree, _prologue(tree.body), "started")
     made: CodeType = compile(tree, plain.co_filename, "exec", dont_inherit=True)
     if _parts(made) != _parts(plain):  # the compiled file is not of this source
         return plain
@@ -62,40 +57,34 @@ def _parts(code: CodeType) -> list[CodeType]:
 
 def _place(body: list[ast.stmt]) -> int:
     """Return where all is defined and nothing has been run: the index of the statement after that."""
-    from ast import AsyncFunctionDef, ClassDef, Constant, FunctionDef, Name, walk
-
-    definitions = (AsyncFunctionDef, ClassDef, FunctionDef)
     last = len(body)
     for index, statement in enumerate(body):
-        if isinstance(statement, definitions):
+        if isinstance(statement, (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef)):
             last = index + 1
             continue
-        nodes = list(walk(statement))
-        if any(isinstance(node, Name) and node.id == "__name__" for node in nodes) and any(
-            isinstance(node, Constant) and node.value == "__main__" for node in nodes
-        ):
+        inside = [getattr(node, "id", getattr(node, "value", None)) for node in ast.walk(statement)]
+        if "__name__" in inside and "__main__" in inside:
             return index
     return last
 
 
 def _prologue(body: list[ast.stmt]) -> int:
     """Return the index of the first statement but a docstring and those of `__future__`."""
-    from ast import Constant, Expr, ImportFrom
-
     for index, statement in enumerate(body):
-        docstring = not index and isinstance(statement, Expr) and isinstance(statement.value, Constant)
-        if not docstring and not (isinstance(statement, ImportFrom) and statement.module == "__future__"):
+        docstring = (
+            not index and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        )
+        if not docstring and not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
             return index
     return len(body)
 
 
-def _insert(tree: ast.Module, index: int, call: str) -> None:
-    from ast import copy_location, parse, walk
-
-    (statement,) = parse(call).body
+def _insert(tree: ast.Module, index: int, function: str) -> None:
+    """Insert a call of a function of this module. Line numbers stay as they are."""
+    (statement,) = ast.parse(f"__import__({__name__!r}, None, None, ({function!r},)).{function}()").body
     beside = tree.body[min(index, len(tree.body) - 1)] if tree.body else statement
-    for node in walk(statement):
-        copy_location(node, beside)
+    for node in ast.walk(statement):
+        ast.copy_location(node, beside)
     tree.body.insert(index, statement)
 
 
@@ -158,14 +147,18 @@ class Script:
     The interpreter asks path hooks whether a script is an archive, and runs that by way of its loader.
     """
 
-    def __init__(self, path: str, name: str, imported: Imported, *, first: bool) -> None:
-        """Stand for the script at `path`, the module `name`. `first`: `python path` runs it first."""
+    def __init__(self, path: str, name: str, imported: Imported) -> None:
+        """Stand for the script at `path`, the module `name`. Called by the path hook."""
         from importlib.machinery import SourceFileLoader
 
         self.real = SourceFileLoader("__main__", path)
         self._name = name
         self.imported = imported
-        self._first = first
+        try:
+            sys._getframe(2)  # noqa: SLF001 -- whether Python code asks the hook
+            self._first = False
+        except ValueError:
+            self._first = True  # `python path` does
         #: Whether the interpreter itself runs it, and not `runpy.run_path`.
         self.direct = False
 

@@ -8,6 +8,8 @@ from overlay import log
 from overlay.effect import of_module
 from overlay.ledger import PatchStatus, SiteStatus
 from overlay.model.record import TYPE_CHECKING
+from overlay.runtime.sites import current, describe, run_as, take_out
+from overlay.source.decide import variant_of
 from overlay.source.registry import module_of
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ class Entry:
         self.verdict: Verdict | None = None
         self.state = "armed"
         self.reason = ""
+        #: In one of the states `ENDED`, what it came to: a verdict, `failed` or `incomplete`.
+        self.outcome = ""
         #: Every site that was put in place and not taken out, those of earlier lives of a module included.
         self.installed: list[Installed] = []
         self._announced: set[str] = set()
@@ -46,6 +50,11 @@ class Entry:
         return f"{self.patch.id} (revision {self.patch.revision})"
 
     @property
+    def where(self) -> str:
+        """Return the projects and versions concerned."""
+        return self.verdict.where() if self.verdict is not None else ""
+
+    @property
     def loss(self) -> str:
         """Return what a warning adds that a companion is not there."""
         return f"; without it, {self.patch.without}" if self.patch.companion and self.patch.without else ""
@@ -54,28 +63,16 @@ class Entry:
         """Return what is to be replaced according to the verdict, target by target."""
         if self.verdict is None or self.verdict.verdict != "apply":
             return []
-        from overlay.source.decide import variant_of
-
-        found = []
-        for target in self.verdict.targets:
-            variant = variant_of(self.patch, target)
-            found += [
-                (target, replacement) for replacement in (variant.replacements if variant is not None else ())
-            ]
-        return found
+        found = [(target, variant_of(self.patch, target)) for target in self.verdict.targets]
+        return [(target, one) for target, variant in found if variant for one in variant.replacements]
 
     def holds(self, module: object, site: str) -> bool:
         """Return whether a site of this very module object has our replacement."""
-        parent, raw = _current(module, site)
-        from overlay.runtime.live_site import run_as
-
+        parent, raw = current(module, site)
         # What a spawned process runs is copied into another module when it has been run.
         copied = bool(run_as(module))
-        return any(
-            item.after is raw and (item.parent is parent or copied)
-            for item in self.installed
-            if item.site == site
-        )
+        mine = [item for item in self.installed if item.site == site and item.after is raw]
+        return any(item.parent is parent or copied for item in mine)
 
     def grow_old(self, module: str) -> None:
         """Note that a module has been executed again: what is not in place any more is history."""
@@ -85,19 +82,18 @@ class Entry:
 
     def revert(self) -> None:
         """Take out every site, the last one first, and say what could not be."""
-        if not self.installed:
-            return
-        from overlay.runtime.sites import take_out
-
         left = take_out(self.installed)
         self.installed = []
         for text in left:
             log.warning(f"left behind by {self.named}: {text}")
 
-    def end(self, state: str, reason: str) -> None:
+    def end(self, outcome: str, reason: str) -> None:
         """Take everything out, and stay out for this session."""
         self.revert()
-        self.state, self.reason = state, reason
+        self.state = "failed" if outcome in ("failed", "incomplete") else "skipped"
+        self.outcome, self.reason = outcome, reason
+        if outcome == "conflict" and self.verdict is not None:
+            self.verdict = self.verdict.replace(verdict=outcome, reason=reason)
 
     def settle(self) -> None:
         """Set the state from what is in place now, and warn once of a site that was lost."""
@@ -120,18 +116,17 @@ class Entry:
 
     def announce(self) -> None:
         """Log each target once, when the last of its sites is in place."""
-        states = {status.site: status.state for status, _ in self._sites()}
-        by_target: dict[str, tuple[TargetVerdict, list[str]]] = {}
-        for target, replacement in self.sites():
-            by_target.setdefault(target.project, (target, []))[1].append(replacement.site)
-        for project, (target, sites) in by_target.items():
-            if project not in self._announced and all(states[site] == "applied" for site in sites):
-                self._announced.add(project)
-                count = f"{len(sites)} site{'s' if len(sites) != 1 else ''}"
+        waiting = {status.project for status, _ in self._sites() if status.state != "applied"}
+        sites = self.sites()
+        for target in dict.fromkeys(target for target, _ in sites):
+            if target.project not in {*waiting, *self._announced}:
+                self._announced.add(target.project)
+                count = sum(one is target for one, _ in sites)
+                what = f"{count} site{'s' if count != 1 else ''}"
                 note = f": {target.reason}" if target.reason else ""
                 # What is trusted on proof alone is worth a line of its own.
                 say = log.of_job if target.trusted else log.own
-                say(f"applied {self.label} to {project} {target.version} ({count}){note}")
+                say(f"applied {self.label} to {target.project} {target.version} ({what}){note}")
 
     def status(self, *, wait: bool = True) -> PatchStatus:
         """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
@@ -145,49 +140,40 @@ class Entry:
             effect=of_module(module_of(self.patch.id), wait=wait) if self.installed else None,
         )
 
-    def _copies(self, site: str) -> list[tuple[object, list[Installed]]]:
-        """Return the modules that have a replaced site, the imported one first, with what was put there."""
-        mine = [item for item in self.installed if item.site == site]
-        if not mine:
-            return []
-        from overlay.runtime.live_site import run_as
-
-        run = [item for item in mine if run_as(item.module) and not item.past]
-        imported = [item for item in mine if not run_as(item.module)]
-        module = sys.modules.get(site.partition(":")[0])
-        found = [(module, imported)] if module is not None and imported else []
-        return [*found, *((item.module, [item]) for item in run)]
-
     def _sites(self) -> list[tuple[SiteStatus, str]]:
         """Return the state of each site as it is now, with what is wrong with it."""
         found = []
         for target, replacement in self.sites():
             site = replacement.site
-            state, fault = self.state if self.state in (*ENDED, "reverted") else "armed", ""
+            state = self.state if self.state in (*ENDED, "reverted") else "armed"
             rebound: tuple[str, ...] = ()
             stale: tuple[str, ...] = ()
             faults: list[str] = []
             for module, mine in self._copies(site):
-                parent, raw = _current(module, site)
+                parent, raw = current(module, site)
                 here = next((item for item in mine if item.parent is parent and item.after is raw), None)
                 state = "applied"
                 if here is None:
-                    from overlay.runtime.live_site import describe
-
                     faults.append(f"was replaced since by {describe(raw)}")
                     continue
                 rebound += here.rebound
                 stale += here.stale
                 if here.stale:
                     faults.append(f"is still held by {', '.join(here.stale)}")
-            if faults:
-                state, fault = "incomplete", "; ".join(faults)
-            status = SiteStatus(site=site, project=target.project, state=state, rebound=rebound, stale=stale)
-            found.append((status, fault))
+            status = SiteStatus(
+                site=site,
+                project=target.project,
+                state="incomplete" if faults else state,
+                rebound=rebound,
+                stale=stale,
+            )
+            found.append((status, "; ".join(faults)))
         return found
 
-
-def _current(module: object, site: str) -> tuple[object, object]:
-    from overlay.runtime.live_site import current
-
-    return current(module, site)
+    def _copies(self, site: str) -> list[tuple[object, list[Installed]]]:
+        """Return the modules that have a replaced site, the imported one first, with what was put there."""
+        mine = [item for item in self.installed if item.site == site]
+        imported = [item for item in mine if not run_as(item.module)]
+        module = sys.modules.get(site.partition(":")[0])
+        found = [(module, imported)] if module is not None and imported else []
+        return [*found, *((item.module, [item]) for item in mine if run_as(item.module) and not item.past)]

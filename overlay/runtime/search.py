@@ -1,12 +1,16 @@
 """Who else holds the function that is being replaced?
 
 `from x import f` before the patch leaves the original in another module, where the patch would silently do
-nothing. Modules, classes, default arguments and partials get the replacement. Anything else is reported.
+nothing. Modules, classes, default arguments and partials are given the replacement. Any other holder is
+named.
 
-To take a patch out, the search looks for the replacement. It keeps no list of what was rebound: that may hold
-something else by then, and others may have taken the replacement.
+To take a patch out, the search looks for the replacement. It keeps no list of what was rebound: by then that
+may hold something else, and others may have taken the replacement.
 
-It runs no code of the objects it looks at, such as proxies and modules that load when they are touched.
+Looking through the heap of a trainer takes as long as all else that is done for a site. So the references to
+an original are counted first: mostly nobody else has any.
+
+No code of the objects it looks at runs: some are proxies, or modules that load when they are touched.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import functools
 import gc
 import sys
 import types
-from _weakref import getweakrefs, ref
+from _weakref import getweakrefcount, getweakrefs, ref
 from contextlib import suppress
 from operator import attrgetter
 from types import CellType, FrameType, FunctionType, ModuleType
@@ -38,6 +42,53 @@ _INSIDE = (CellType, staticmethod, classmethod)
 _source_of = attrgetter("__code__", "__code__.co_filename", "__module__", "__qualname__")
 _qualname = type.__dict__["__qualname__"].__get__
 _partial: Any = functools.partial
+#: Of each kind of site one that nobody else holds: only the counting itself refers to it.
+_FREE: dict[Any, Any] = {
+    FunctionType: lambda: 0, staticmethod: staticmethod(lambda: 0), classmethod: classmethod(lambda _: 0)
+}  # fmt: skip
+
+
+def sole_names(parent: Any, name: str, made: FunctionType) -> list[str]:
+    """Return the names under which a parent alone has what stands at one, none if anybody else may have it.
+
+    Asked before that is replaced. `parent` is the module or class, `made` the replacement. The caller may
+    have one more reference to it.
+    """
+    kind = type(vars(parent).get(name))
+    counted = getattr(sys, "_is_gil_enabled", lambda: True)()  # without the lock, each thread counts its own
+    if kind not in _FREE or not counted:
+        return []
+    (outer, inner), (least_outer, least_inner) = _counts(vars(parent), name), _counts(_FREE, kind)
+    raw = vars(parent)[name]
+    function = getattr(raw, "__func__", raw)
+    ours = sum(part is function for holder in _inside(made) for part in gc.get_referents(holder))
+    names = [key for key, value in vars(parent).items() if value is raw]
+    plain = len(names) if raw is function else 0
+    referenced = inner - ours - plain > least_inner or (not plain and outer - len(names) > least_outer)
+    return [] if referenced or getweakrefcount(raw) or getweakrefcount(function) else names
+
+
+def _counts(names: Any, name: Any) -> tuple[int, int]:
+    """Return how many references there are to what stands at a name, and to the function inside that."""
+    raw = names[name]
+    function = getattr(raw, "__func__", raw)
+    return sys.getrefcount(raw), sys.getrefcount(function)
+
+
+def _inside(member: Any) -> list[object]:
+    """Return the attributes and the closure cells of a function, and of its module's functions in there.
+
+    What a function of another module has in its closure is an alias that somebody made.
+    """
+    found: list[object] = []
+    todo = [member.__func__ if type(member) in (staticmethod, classmethod) else member]
+    for function in todo:  # it grows by the functions in the closures
+        if type(function) is FunctionType:
+            cells = [cell for cell in function.__closure__ or () if not any(cell is part for part in found)]
+            found += [function.__dict__, *cells]
+            held = [part for cell in cells for part in gc.get_referents(cell) if type(part) is FunctionType]
+            todo += [part for part in held if part.__globals__ is function.__globals__]
+    return found
 
 
 class Rebinding:
@@ -58,6 +109,8 @@ def rebind(pairs: list[tuple[Any, Any]]) -> list[Rebinding]:
     `pairs` are (original, replacement), either of which may be ours. One search serves all of them. If it is
     interrupted, what was rebound stays so, and a search with the pairs turned round takes it back.
     """
+    if not pairs:
+        return []
     search = _Search(pairs)
     with thawed():
         search.run()
@@ -70,23 +123,7 @@ def rebind(pairs: list[tuple[Any, Any]]) -> list[Rebinding]:
 def holders_of(functions: Iterable[ref[FunctionType]]) -> list[str]:
     """Return who holds one of some functions. They are given the same function, which changes nothing."""
     pairs = [(item, item) for item in (function() for function in functions) if item is not None]
-    return [name for found in (rebind(pairs) if pairs else ()) for name in (*found.rebound, *found.stale)]
-
-
-def inside(member: Any) -> list[object]:
-    """Return the attributes and the closure cells of a function, and of its module's functions in there.
-
-    What a function of another module has in its closure is an alias that somebody made.
-    """
-    found: list[object] = []
-    todo = [member.__func__ if type(member) in (staticmethod, classmethod) else member]
-    for function in todo:  # it grows by the functions in the closures
-        if type(function) is FunctionType:
-            cells = [cell for cell in function.__closure__ or () if not any(cell is part for part in found)]
-            found += [function.__dict__, *cells]
-            held = [part for cell in cells for part in gc.get_referents(cell) if type(part) is FunctionType]
-            todo += [part for part in held if part.__globals__ is function.__globals__]
-    return found
+    return [name for found in rebind(pairs) for name in (*found.rebound, *found.stale)]
 
 
 class _Search:
@@ -107,7 +144,7 @@ class _Search:
         known = [id(part) for holder in holders for part in gc.get_referents(holder)]
         hidden = any(sys.getrefcount(original) > known.count(id(original)) + 3 for original in wanted)
 
-        own = {id(part) for pair in self._pairs for one in pair for part in (pair, one, *inside(one))}
+        own = {id(part) for pair in self._pairs for one in pair for part in (pair, one, *_inside(one))}
         holders = [holder for holder in holders if id(holder) not in own]
         weak = [reference for original in wanted for reference in getweakrefs(original)]
         owned = [holder for holder in holders if _is_a(holder, _OWNED) and not _is_of_module(holder)]

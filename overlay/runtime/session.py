@@ -15,12 +15,16 @@ from types import ModuleType
 from overlay import log
 from overlay.effect import load as load_effect
 from overlay.errors import OverlayError, PatchError, PinError
-from overlay.model.collector import modules_with_functions, paused
+from overlay.model.collector import paused
 from overlay.model.record import TYPE_CHECKING
-from overlay.runtime.finder import WatchingFinder, spec_of
+from overlay.runtime.finder import spec_of
 from overlay.runtime.patch_state import ENDED, Entry
+from overlay.runtime.sites import ConflictError, prepare, put, run_as
+from overlay.source.decide import decide_all
 from overlay.source.registry import PACK, module_of
 from overlay.source.selection import in_order
+from overlay.source.source import InstalledTree
+from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,14 +32,16 @@ if TYPE_CHECKING:
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.records.pin import Pin
+    from overlay.runtime.finder import FirstFinder
+    from overlay.runtime.sites import Installed
     from overlay.source.selection import Selection
-    from overlay.source.source import InstalledTree
-    from overlay.source.table import Tested
-    from overlay.verdict import Verdict
+    from overlay.source.table import Table
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.
 PATIENCE = 10.0
+#: What a patch can come to without anybody missing it.
+_QUIET = ("not-installed", "not-needed")
 #: Why a module is not patched that is run: by what compiles it itself, or keeps it apart from all modules.
 _BY_OTHERS = (
     "run as __main__ by something that overlay cannot follow (such as a profiler or debugger): start it "
@@ -54,9 +60,9 @@ class Session:
         self,
         patches: Sequence[Patch],
         chosen: Selection,
+        finder: FirstFinder,
         *,
-        table: Tested,
-        at_start: bool = False,
+        table: Table,
         strict: bool,
         strict_given: bool = False,
         pin: Pin | None = None,
@@ -65,10 +71,9 @@ class Session:
     ) -> None:
         """Arm the patches of a selection.
 
-        `table`: what they were tested on. `at_start`: as in `WatchingFinder`. `strict_given`: strict mode is
-        an argument of `enable()`.
-        `on_first_module` is called before the first module is looked at that a patch is for, `on_module`
-        after each.
+        `finder` reports their modules. `table`: what they were tested on. `strict_given`: strict mode is an
+        argument of `enable()`. `on_first_module` is called before the first module is looked at that a patch
+        is for, `on_module` after each.
         """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
@@ -93,11 +98,9 @@ class Session:
             for module in entry.patch.modules():
                 self._watched.setdefault(module, []).append(entry)
         #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
-        self._lived = modules_with_functions(_perhaps_imported(self._watched))
-        self._finder = WatchingFinder(
-            frozenset(self._watched), self._imported, at_start=at_start, passed=self.catch_up_late
-        )
-        self._finder.install()
+        self._lived = _perhaps_imported(self._watched)
+        self._finder = finder
+        finder.watch(frozenset(self._watched), self._imported, self.catch_up_late)
 
     def renew_locks(self) -> None:
         """Make the locks: at first, and in the child of a fork, where a thread that held one is gone."""
@@ -126,6 +129,12 @@ class Session:
                 entry.settle()
             return tuple(entry.status(wait=wait) for entry in self.entries.values())
 
+    def missed(self) -> list[str]:
+        """Return the watched modules that were imported past the hook and have not been handled."""
+        seen = {id(module) for module in self._seen.values()}
+        there = [(name, sys.modules.get(name)) for name in self._watched if not self._finder.has_met(name)]
+        return sorted(name for name, module in there if module is not None and id(module) not in seen)
+
     def catch_up_late(self) -> None:
         """Catch up, and name what came past the hook and is patched only now."""
         late = self.missed()
@@ -139,25 +148,18 @@ class Session:
                     "sys.meta_path: it is patched only now"
                 )
 
-    def missed(self) -> list[str]:
-        """Return the watched modules that were imported past the hook and have not been handled."""
-        seen = {id(module) for module in self._seen.values()}
-        there = [(name, sys.modules.get(name)) for name in self._watched if not self._finder.has_met(name)]
-        return sorted(name for name, module in there if module is not None and id(module) not in seen)
-
     def catch_up(self, patience: float = 0.0) -> None:
         """Handle watched modules that were imported before the hook was there, or past it.
 
         Raises `PatchError` in strict mode, once all of them have been looked at.
         """
         refused: PatchError | None = None
-        there = [(name, sys.modules.get(name)) for name in self._watched]
         main = sys.modules.get("__main__")
         run = self._finder.running(getattr(main, "__dict__", {}))[0] if patience else ""
-        for name, module in [*there, (run, main)]:
-            if self.closed or not name or module is None:
-                continue
-            if module is not main and not self._finder.has_executed(name, module):
+        there = [(name, sys.modules.get(name)) for name in self._watched]
+        there = [(name, module) for name, module in there if self._finder.has_executed(name, module)]
+        for name, module in [*there, *([(run, main)] if run else [])]:
+            if self.closed or module is None:
                 continue
             try:
                 self._imported(name, module, patience)
@@ -184,15 +186,13 @@ class Session:
         if not busy.acquire(timeout=-1 if patience is None else patience):
             return
         try:
-            from overlay.runtime.live_site import run_as
-
-            key = (name, run_as(module))
+            key, mine = (name, run_as(module)), self._watched.get(name, [])
             again = self._seen.get(key) is module
             if key in self._seen and not (again and patience is not None):
                 # Executed once more: from another source, perhaps.
                 self._lived |= {name}
                 self._forget()
-                for entry in self._watched.get(name, ()):
+                for entry in mine:
                     entry.grow_old(name)
             spec = spec_of(sys.modules.get(name))
             # The path may have changed since it was decided, and now lead to another copy.
@@ -201,63 +201,46 @@ class Session:
             if not self.has_begun:
                 self.has_begun = True
                 self._on_first_module()
-            ended = [entry for entry in self._watched.get(name, ()) if entry.state in ENDED]
-            for entry in self._watched.get(name, ()):
+            ended = [entry for entry in mine if entry.state in ENDED]
+            for entry in mine:
                 self._apply(entry, name, module)
             self._seen[key] = module
-            for entry in ended:
-                if entry.state not in ENDED:
-                    self._make_up_for(entry, name)
+            if any(entry.state not in ENDED for entry in ended):
+                # What was imported while that patch was left out has still to get it.
+                for (other, run), past in list(self._seen.items()):
+                    if past is not None and (run or sys.modules.get(other) is past):
+                        self._imported(other, past, 0.0)
         finally:
             busy.release()
             if (tree := self._tree) is not None:
                 tree.let_go()  # of what was compiled of the module, once for all patches that change it
             self._on_module()
 
-    def _make_up_for(self, entry: Entry, name: str) -> None:
-        """Apply a patch that was left out, until `name` was imported, to what had been imported before."""
-        for (other, run), module in list(self._seen.items()):
-            there = run or sys.modules.get(other) is module
-            if other != name and other in entry.patch.modules() and module is not None and there:
-                self._imported(other, module, 0.0)
-
-    def _forget(self) -> None:
-        """Read and decide anew from now on, where nothing has been put in place."""
-        with self._lock:
-            self._tree = None
-            self._verdicts = {}
-
     def _apply(self, entry: Entry, name: str, module: object) -> None:
         verdict = self._verdict_on(entry, name)
         if self._pin is not None and entry.state not in ENDED:
             different = self._pin.difference(verdict, self.verdicts(), self._source())
             if different:
-                self._fail(entry, PinError(different))
-                return
+                self._leave_out(entry, "failed", different)
         if entry.state in ENDED:
-            loud = entry.state == "failed" or verdict.loud
-            self._refuse(entry, verdict.verdict if entry.state == "skipped" else "failed", loud=loud)
+            self._refuse(entry)
             return
         if verdict.verdict != "apply":
-            entry.end("skipped", verdict.reason)
-            self._announce_skip(entry, verdict)
-            self._refuse(entry, verdict.verdict, loud=verdict.loud)
+            self._leave_out(entry, verdict.verdict, verdict.reason)
             return
         for needed in entry.patch.requires:
             if self.entries[needed].state in ENDED:
-                self._fail(entry, OverlayError(f"it needs {needed}, which is {self.entries[needed].state}"))
+                self._leave_out(entry, "failed", f"it needs {needed}, which is {self.entries[needed].state}")
                 return
-        if not isinstance(module, ModuleType):
-            what = f"in sys.modules is a {type(module).__qualname__}, no module"
-            what = f"is {_BY_OTHERS}" if module is None else what
-            self._fail(entry, OverlayError(f"{name} {what}"))
-            return
-        self._install(entry, name, module)
+        if module is None:
+            self._leave_out(entry, "failed", f"{name} is {_BY_OTHERS}")
+        elif not isinstance(module, ModuleType):
+            what = f"{name} in sys.modules is a {type(module).__qualname__}, no module"
+            self._leave_out(entry, "failed", what)
+        else:
+            self._install(entry, name, module)
 
     def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
-        from overlay.runtime.live_site import ConflictError, run_as
-        from overlay.runtime.sites import prepare, put
-
         with self._lock:
             mine = [item for _, item in entry.sites() if item.site.partition(":")[0] == name]
             missing = [item for item in mine if not entry.holds(module, item.site)]
@@ -269,86 +252,87 @@ class Session:
             tree = self._source()
             with paused():
                 sites = prepare(entry.label, module, missing, tree)
-            with self._lock:
-                if self.closed:
-                    return
-                if entry.state in ENDED:  # another of its sites has failed in the meantime
-                    self._refuse(entry, entry.state, loud=True)
-                    return
-                before = entry.installed
-                entry.installed = [*before, *sites]  # first: an interruption must find what there is to undo
-                try:
-                    put(sites, first=name not in self._lived)
-                except BaseException:
-                    entry.installed = [*before, *(site for site in sites if site.in_place)]
-                    raise
+            self._put(entry, sites, first=name not in self._lived)
         except PatchError:
             raise
         except ConflictError as error:
             if known.issuperset(item.site for item in missing):
                 entry.settle()  # somebody came after us: that is said, and the rest stays
-                return
-            self._fail(entry, error)
-            return
+            else:
+                self._leave_out(entry, "conflict", str(error))
         except Exception as error:  # noqa: BLE001 -- whatever a factory raises must not look like an ImportError
-            if isinstance(error, OverlayError) and run_as(module):
-                error = OverlayError(f"{error}; {name} runs as __main__: call overlay.enable() below it all")
-            self._fail(entry, error)
-            return
-        self._record(entry)
-
-    def _fail(self, entry: Entry, error: Exception) -> None:
-        """Take out all of a patch after one of its sites could not be put in place, and say so."""
-        self._refuse(entry, self._take_out(entry, error), loud=True)
-
-    def _take_out(self, entry: Entry, error: Exception) -> str:
-        """Take out a patch and what needs it before anything is raised, and return what it is now."""
-        from overlay.runtime.live_site import ConflictError
-
-        conflict = isinstance(error, ConflictError)
-        with self._lock:
             reason = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
-            entry.end("skipped" if conflict else "failed", reason)
-            if conflict and entry.verdict is not None:
-                entry.verdict = entry.verdict.replace(verdict="conflict", reason=reason)
-        what = "conflict" if conflict else "failed"
-        where = entry.verdict.where() if entry.verdict is not None else ""
-        log.warning(f"NOT applied {entry.named} to {where}: {what}: {' '.join(reason.split())}{entry.loss}")
-        self._take_out_what_needs(entry)
-        return what
+            if isinstance(error, OverlayError) and run_as(module):
+                reason += f"; {name} runs as __main__: call overlay.enable() below it all"
+            self._leave_out(entry, "failed", reason)
 
-    def _take_out_what_needs(self, entry: Entry) -> None:
+    def _put(self, entry: Entry, sites: list[Installed], *, first: bool) -> None:
+        with self._lock:
+            if self.closed:
+                return
+            if entry.state in ENDED:  # another of its sites has failed in the meantime
+                self._refuse(entry)
+                return
+            before = entry.installed
+            entry.installed = [*before, *sites]  # first: an interruption must find what there is to undo
+            try:
+                put(sites, first=first)
+            except BaseException:
+                entry.installed = [*before, *(site for site in sites if site.in_place)]
+                raise
+        self._settle(entry)
+
+    def _settle(self, entry: Entry) -> None:
+        """Say what became of the sites that were just put in place."""
+        before = entry.reason
+        with self._lock:
+            entry.settle()
+        if entry.state != "incomplete":
+            entry.announce()
+        elif self._is_strict_on(entry) or self._pin is not None:
+            self._leave_out(entry, "incomplete", entry.reason)
+        elif entry.reason != before:
+            self._say(entry, "incomplete", entry.reason)
+
+    def _leave_out(self, entry: Entry, what: str, reason: str) -> None:
+        """Take out all of a patch, and what needs it, and say so. In strict mode raise, after all of that."""
+        self._end(entry, what, reason)
+        self._refuse(entry)
+
+    def _end(self, entry: Entry, what: str, reason: str) -> None:
+        with self._lock:
+            entry.end(what, reason)
+        self._say(entry, what, reason)
         for other in self.entries.values():
             if entry.patch.id in other.patch.requires and other.state not in ENDED and other.installed:
-                self._take_out(other, OverlayError(f"it needs {entry.patch.id}, which is {entry.state}"))
+                self._end(other, "failed", f"it needs {entry.patch.id}, which is {entry.state}")
 
-    def _record(self, entry: Entry) -> None:
-        """Say what became of the sites that were just put in place."""
-        with self._lock:
-            before = entry.reason
-            entry.settle()
-            incomplete, reason = entry.state == "incomplete", entry.reason
-            if incomplete and (self._is_strict_on(entry) or self._pin is not None):
-                entry.end("failed", reason)
-        if incomplete and reason != before:
-            where = entry.verdict.where() if entry.verdict is not None else ""
-            log.warning(f"incomplete {entry.named} on {where}: {reason}; enable overlay earlier{entry.loss}")
-            if entry.state in ENDED:
-                self._take_out_what_needs(entry)
-            self._refuse(entry, "incomplete", loud=True)
-        elif not incomplete:
-            entry.announce()
-
-    def _announce_skip(self, entry: Entry, verdict: Verdict) -> None:
-        where = verdict.where()
-        if verdict.loud:
-            clash = f" ({self._way_out(entry)})" if verdict.verdict == "conflict" else ""
-            reason = f"{verdict.reason}{clash}{entry.loss}"
-            log.warning(f"NOT applied {entry.named} to {where}: {verdict.verdict}: {reason}")
-        elif verdict.verdict == "not-installed":
-            log.debug(f"skipped {entry.label}: not-installed: {verdict.reason}")
+    def _say(self, entry: Entry, what: str, reason: str) -> None:
+        reason = " ".join(reason.split())
+        if what == "not-installed":
+            log.debug(f"skipped {entry.label}: {what}: {reason}")
+        elif what in _QUIET:
+            log.own(f"skipped {entry.label} on {entry.where}: {what}: {reason}")
         else:
-            log.own(f"skipped {entry.label} on {where}: {verdict.verdict}: {verdict.reason}")
+            if what == "conflict":
+                reason += f" ({self._way_out(entry)})"
+            if what == "incomplete":
+                text = f"incomplete {entry.named} on {entry.where}: {reason}; enable overlay earlier"
+            else:
+                text = f"NOT applied {entry.named} to {entry.where}: {what}: {reason}"
+            log.warning(f"{text}{entry.loss}")
+
+    def _refuse(self, entry: Entry) -> None:
+        """Raise, where that is asked for, for a patch that is missed."""
+        what = entry.outcome
+        if what in _QUIET:
+            return
+        if self._pin is not None and not self._pin.accepts(entry.patch.id, what):
+            held = "" if self._pin.name in entry.reason else f" (pinned to {self._pin.name})"
+            raise PinError(f"{entry.label} is {what}: {entry.reason}{held}")
+        if self._is_strict_on(entry):
+            way_out = f"strict mode; {self._way_out(entry)}"
+            raise PatchError(f"{entry.label} is {what}: {entry.reason} ({way_out})")
 
     def _is_strict_on(self, entry: Entry) -> bool:
         """Return whether it is an error that a patch cannot be applied: of an unnamed companion, never."""
@@ -365,35 +349,20 @@ class Session:
         text = f"{self.chosen.without(gone, strict=self._strict_given)} leaves it out"
         return f"{text}, with {more}, which cannot be applied either" if more else text
 
-    def _refuse(self, entry: Entry, what: str, *, loud: bool) -> None:
-        if loud and self._pin is not None and not self._pin.accepts(entry.patch.id, what):
-            held = "" if self._pin.name in entry.reason else f" (pinned to {self._pin.name})"
-            msg = f"{entry.label} is {what}: {entry.reason}{held}"
-            raise PinError(msg)
-        if loud and self._is_strict_on(entry):
-            way_out = f"strict mode; {self._way_out(entry)}"
-            msg = f"{entry.label} is {what}: {entry.reason} ({way_out})"
-            raise PatchError(msg)
-
     # -- deciding ------------------------------------------------------------------------------------
 
     def verdicts(self) -> list[Verdict]:
-        """Return the verdicts on all selected patches, also on those whose modules have not been imported."""
-        return [entry.verdict or self._decide(entry.patch) for entry in self.entries.values()]
-
-    def decided(self) -> list[Verdict]:
-        """Return what was decided from the sources, whoever else was met at the sites since."""
-        found = self.entries.values()
+        """Return what was decided from the sources on all selected patches, whoever was met at the sites."""
         return [
             entry.verdict if entry.installed and entry.verdict else self._decide(entry.patch)
-            for entry in found
+            for entry in self.entries.values()
         ]
 
     def _verdict_on(self, entry: Entry, name: str) -> Verdict:
         """Return the verdict on a patch, one of whose modules has been executed under `name`."""
         if entry.verdict is None or entry.state not in ENDED:
             entry.verdict = self._decide(entry.patch)
-        if entry.verdict.verdict not in ("apply", "not-installed", "not-needed"):
+        if entry.verdict.verdict not in ("apply", *_QUIET):
             return entry.verdict
         owner = next(target.project.name for target in entry.patch.targets if name in target.modules())
         if _absent(entry.verdict, owner):
@@ -407,12 +376,16 @@ class Session:
                 entry.state, entry.reason = "armed", ""
         return entry.verdict
 
+    def _forget(self) -> None:
+        """Read and decide anew from now on, where nothing has been put in place."""
+        with self._lock:
+            self._tree = None
+            self._verdicts = {}
+
     def _decide(self, patch: Patch) -> Verdict:
         """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
         found = self._verdicts
         if patch.id not in found:
-            from overlay.source.decide import decide_all
-
             chosen = [entry.patch for entry in self.entries.values()]
             try:
                 tree = self._source()
@@ -420,8 +393,6 @@ class Session:
                     found = decide_all(chosen, tree, self._table)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
-                from overlay.verdict import Verdict
-
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
                 found = {
                     one.id: Verdict(
@@ -433,8 +404,6 @@ class Session:
         return found[patch.id]
 
     def _source(self) -> InstalledTree:
-        from overlay.source.source import InstalledTree
-
         tree = self._tree
         if tree is None:
             tree = self._tree = InstalledTree()
@@ -451,10 +420,11 @@ def _perhaps_imported(modules: Iterable[str]) -> frozenset[str]:
 
     def asked(package: str) -> bool:
         inside = os.sep + package.replace(".", os.sep)
-        return any(folder.endswith(inside) for folder in folders)
+        return not package or any(folder.endswith(inside) for folder in folders)
 
-    asked_for = {name: asked(name) for name in {module.rpartition(".")[0] for module in modules} if name}
-    return frozenset(name for name in modules if asked_for.get(name.rpartition(".")[0], True))
+    packages = {module.rpartition(".")[0] for module in modules}
+    asked_for = {package for package in packages if asked(package)}
+    return frozenset(name for name in modules if name.rpartition(".")[0] in asked_for)
 
 
 def _absent(verdict: Verdict, project: str) -> bool:

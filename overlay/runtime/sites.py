@@ -1,7 +1,11 @@
-"""Installing the sites of one patch in one module, and taking sites out again.
+"""Puts the replacements of one patch in place in one module, and takes them out again.
 
-Plain functions only. A transparent proxy would be skipped by `torch.compile`, by `torch.jit.script` and by
-pickle, without a word, so the replacement is a function of its own that carries the name of its site.
+A replacement is a plain function under the name of its site: `torch.compile`, `torch.jit.script` and pickle
+would pass by a transparent proxy without a word.
+
+By the time a site is looked at, its source has been recognised. But the file may have changed since it was
+imported, and somebody may have put something else in place. So the code that would run is compared with what
+the source compiles to.
 """
 
 from __future__ import annotations
@@ -10,12 +14,11 @@ import gc
 from types import FunctionType
 
 from overlay.errors import OverlayError
-from overlay.model.marks import ORIGINAL, OWNER
+from overlay.model.marks import ORIGINAL, OWNER, is_wrapper
 from overlay.model.record import TYPE_CHECKING
-from overlay.runtime.alone import sole_names
-from overlay.runtime.live_site import ConflictError, check_original, function_of, kind_of, resolve, run_as
-from overlay.runtime.search import holders_of, rebind
+from overlay.runtime.search import holders_of, rebind, sole_names
 from overlay.runtime.unpickled import mark
+from overlay.source.fingerprint import fingerprint
 from overlay.source.shape import split_site
 
 if TYPE_CHECKING:
@@ -26,24 +29,68 @@ if TYPE_CHECKING:
     from overlay.patch import Replacement
     from overlay.source.source import Tree
 
-#: Of what a function carries with it, what a replacement must not take over: by it `torch.jit.script` and
-#: `inspect` find their way back to the original.
+#: Attributes that a replacement does not take over: through them `torch.jit.script` and `inspect` would find
+#: the original.
 _NOT_COPIED = frozenset({"__wrapped__", ORIGINAL, OWNER})
+#: Names of a module that is run: by the interpreter, and again in a process that `multiprocessing` spawns.
+_RUN = ("__main__", "__mp_main__")
 
-#: What stands at a site where nothing does.
-_NOTHING = object()
+
+class ConflictError(OverlayError):
+    """Someone else's object stands at a site."""
+
+
+def run_as(module: object) -> str:
+    """Return the name of a module that is run instead of imported, empty for any other."""
+    name = getattr(module, "__dict__", {}).get("__name__")
+    return name if name in _RUN else ""
+
+
+def function_of(raw: object) -> Any:
+    """Return the function behind a raw class or module attribute."""
+    return raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
+
+
+def current(module: object, site: str) -> tuple[Any, object]:
+    """Return the object that holds a site and the raw value there now, `None` if it has none of its own."""
+    parent: Any = module
+    *path, name = split_site(site)[1].split(".")
+    for step in path:
+        parent = _own(parent, step)
+    return parent, _own(parent, name)
+
+
+def _own(parent: object, name: str) -> Any:
+    """Return what an object itself has under a name. A stranger's `__getattr__` is not asked."""
+    try:
+        return object.__getattribute__(parent, "__dict__").get(name)
+    except AttributeError:
+        # The dictionary of a class is no instance attribute.
+        return vars(parent).get(name) if isinstance(parent, type) else None
+
+
+def describe(value: object) -> str:
+    """Say what stands at a site, so that a person finds it."""
+    function = function_of(value)
+    if type(function) is not FunctionType:
+        return f"a {type(value).__qualname__}"
+    owner = function.__dict__.get(OWNER)
+    if isinstance(owner, str) and not is_wrapper(function):
+        return f"{owner} of overlay"
+    code = function.__code__
+    name = getattr(code, "co_qualname", function.__qualname__)
+    return f"{function.__module__}:{name}, {code.co_filename}:{code.co_firstlineno}"
 
 
 class Installed:
     """One site that was replaced, with all that is needed to take the replacement out again."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- where it is, and what was put there
-        self, site: str, module: object, parent: Any, name: str, before: object, after: object
-    ) -> None:
+    def __init__(self, site: str, module: object, before: object, after: object) -> None:
         self.site = site
         self.module = module
-        self.parent = parent
-        self.name = name
+        self.parent = current(module, site)[0]
+        self.name = split_site(site)[1].rpartition(".")[2]
+        #: What stood there, `None` for a name that the patch adds.
         self.before = before
         self.after = after
         self.rebound: tuple[str, ...] = ()
@@ -59,24 +106,27 @@ class Installed:
     @property
     def restored(self) -> bool:
         """Whether the site holds again what stood there before."""
-        return vars(self.parent).get(self.name, _NOTHING) is self.before
+        return vars(self.parent).get(self.name) is self.before
 
     @property
     def searched(self) -> bool:
         """Whether references elsewhere mean this site.
 
-        If the site is a name that its module imported, that name alone was asked for: where the function is
-        defined, and wherever else it is used, it stays what it is. Nobody has a reference to nothing.
+        If the site is a name that its module imported, the patch asked for that name alone: where the
+        function is defined, and wherever else it is used, it stays what it is.
         """
-        if self.before is _NOTHING:
-            return False
-        home: object = function_of(self.before).__module__
+        home: object = getattr(function_of(self.before), "__module__", None)
         return home == _home(self.module, self.site)
 
     def pairs(self) -> list[tuple[object, object]]:
         """Return what stood here, and what does now: the functions, and a static method around each."""
         before, after = function_of(self.before), function_of(self.after)
         return [(before, after), *([] if before is self.before else [(self.before, self.after)])]
+
+
+def _home(module: object, site: str) -> str:
+    """Return what the module of a site is called where it runs. Its functions are pickled by that name."""
+    return run_as(module) or split_site(site)[0]
 
 
 def prepare(
@@ -87,6 +137,88 @@ def prepare(
     Raises `OverlayError`, or whatever a factory raised.
     """
     return [_prepare(owner, module, replacement, tree) for replacement in replacements]
+
+
+def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> Installed:
+    site, name = replacement.site, split_site(replacement.site)[1]
+    raw = current(module, site)[1]
+    original = function_of(raw)
+    if replacement.new:
+        if "." in name or name in vars(module):
+            raise ConflictError(f"{site} is there already, or is no name of a module")
+    elif raw is None:
+        raise OverlayError(f"{site} is missing in the imported module, or inherited: its source defines it")
+    else:
+        _check_original(module, site, original, tree)
+    made = replacement.make(original, module)
+    if type(made) is not FunctionType or made is original or getattr(made, OWNER, None) is not None:
+        raise OverlayError(f"the factory of {site} returned {made!r}, not a plain function of its own")
+    made.__module__, made.__qualname__ = _home(module, site), name
+    made.__name__ = name.rpartition(".")[2]
+    if original is None:
+        setattr(made, OWNER, owner)
+        return Installed(site, module, None, made)
+    _check_parameters(replacement, original, made)
+    _dress(owner, made, original, site)
+    kind: Any = type(raw)
+    return Installed(site, module, raw, made if raw is original else kind(made))
+
+
+def _check_original(module: ModuleType, site: str, original: object, tree: Tree) -> None:
+    """Raise `ConflictError` unless the live object is the function that the source defines."""
+    if type(original) is not FunctionType:  # a transparent proxy says that it is an instance of one
+        what = f"is a {type(original).__name__} in the imported module, not a plain function"
+        raise ConflictError(f"{site} {what}")
+    if getattr(original, OWNER, None) is not None:
+        raise ConflictError(f"{site} is already replaced by {describe(original)}")
+    origin = tree.chain(site)[-1]
+    home = split_site(origin)[0]
+    if home == split_site(site)[0]:
+        home = _home(module, site)
+    if original.__module__ != home or fingerprint(original.__code__) not in tree.fingerprints(origin):
+        raise ConflictError(
+            f"{site} was replaced by someone else, or its file has changed since it was imported "
+            f"({describe(original)}); enable overlay first"
+        )
+
+
+def _check_parameters(
+    replacement: Replacement, original: Callable[..., Any], made: Callable[..., Any]
+) -> None:
+    from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
+
+    def shape(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+        return [(p.name, p.kind, p.default) for p in signature(function).parameters.values()]
+
+    added = [part for part in shape(made) if part[0] in replacement.adds]
+    optional = all(
+        kind is Parameter.KEYWORD_ONLY and default is not Parameter.empty for _, kind, default in added
+    )
+    own = [part for part in shape(made) if part not in added]
+    if shape(original) != own or len(added) != len(replacement.adds) or not optional:
+        more = f", with {', '.join(replacement.adds)} added as optional keywords" if replacement.adds else ""
+        raise OverlayError(
+            f"the replacement of {replacement.site} takes {signature(made)}, the original "
+            f"{signature(original)}{more}"
+        )
+    for kind in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction):
+        if kind(original) != kind(made):
+            raise OverlayError(
+                f"the replacement of {replacement.site} and the original differ in what {kind.__name__} says"
+            )
+
+
+def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
+    """Give a replacement what else the original has, so that it reads well."""
+    made.__doc__ = original.__doc__
+    made.__annotations__ = dict(original.__annotations__)
+    if made.__dict__.pop("__wrapped__", None) is not None:  # by which `functools.wraps` gave it its signature
+        from inspect import signature
+
+        made.__signature__ = signature(original)  # type: ignore[attr-defined]
+    made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})
+    setattr(made, ORIGINAL, original)
+    setattr(made, OWNER, mark(owner, site))
 
 
 def put(sites: Sequence[Installed], *, first: bool = False) -> None:
@@ -121,6 +253,20 @@ def put(sites: Sequence[Installed], *, first: bool = False) -> None:
         raise
 
 
+def _rebind_aliases(sites: Sequence[Installed]) -> None:
+    """Give the replacement to everybody who took the original before, or note who could not be given it."""
+    # Kept apart from their sites: whoever has a pair has the original.
+    found = rebind([pair for site in sites for pair in site.pairs()])
+    if any(rebinding.earlier for rebinding in found):
+        gc.collect()  # until then a class that nobody has any more lives on, and its functions with it
+    owners = [site for site in sites for _ in site.pairs()]
+    for site, rebinding in zip(owners, found, strict=True):
+        site.rebound += tuple(rebinding.rebound)
+        # What an earlier import has made is not rebound: it may belong to a module object with its own state.
+        earlier = [f"{name} (of an earlier import of the module)" for name in holders_of(rebinding.earlier)]
+        site.stale += (*rebinding.stale, *earlier)
+
+
 def take_out(sites: Sequence[Installed]) -> list[str]:
     """Put the originals back, the very objects, also in references that were taken since.
 
@@ -129,114 +275,15 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
     left: list[str] = []
     for site in reversed(sites):
         if site.in_place:
-            if site.before is _NOTHING:
+            if site.before is None:
                 delattr(site.parent, site.name)
             else:
                 setattr(site.parent, site.name, site.before)
         elif not site.past and not site.restored:  # an interrupted call got as far as that
             left.append(f"{site.site}: somebody replaced it since")
     searched = [site for site in sites if site.searched]
-    pairs = [(after, before) for site in searched for before, after in site.pairs()]
-    if pairs:
-        owners = [site for site in searched for _ in site.pairs()]
-        for site, rebinding in zip(owners, rebind(pairs), strict=True):
-            left += [f"{site.site}: its replacement is still held by {holder}" for holder in rebinding.stale]
-    return left
-
-
-def _rebind_aliases(sites: Sequence[Installed]) -> None:
-    """Give the replacement to everybody who took the original before, or note who could not be given it."""
-    pairs = [pair for site in sites for pair in site.pairs()]
-    if not pairs:
-        return
-    owners = [site for site in sites for _ in site.pairs()]
-    found = rebind(pairs)
-    if any(rebinding.earlier for rebinding in found):
-        gc.collect()  # until then a class that nobody has any more lives on, and its functions with it
+    found = rebind([(after, before) for site in searched for before, after in site.pairs()])
+    owners = [site for site in searched for _ in site.pairs()]
     for site, rebinding in zip(owners, found, strict=True):
-        site.rebound += tuple(rebinding.rebound)
-        # What an earlier import has made is not rebound: it may belong to a module object with its own state.
-        earlier = [f"{name} (of an earlier import of the module)" for name in holders_of(rebinding.earlier)]
-        site.stale += (*rebinding.stale, *earlier)
-
-
-def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> Installed:
-    site = replacement.site
-    if replacement.new:
-        return _prepare_new(owner, module, replacement)
-    parent, name, raw = resolve(module, site)
-    original = function_of(raw)
-    home = _home(module, site)
-    check_original(site, original, tree, home)
-    made = _made(replacement, original, module)
-    _check_parameters(replacement, original, made)
-    _dress(owner, made, original, site)
-    made.__module__ = home
-    kind = kind_of(raw)
-    return Installed(site, module, parent, name, raw, made if kind is None else kind(made))
-
-
-def _prepare_new(owner: str, module: ModuleType, replacement: Replacement) -> Installed:
-    """Build a function for a name that the module does not have. Raises `OverlayError` if it does."""
-    site = replacement.site
-    name = split_site(site)[1]
-    if "." in name or name in vars(module):
-        msg = f"{site} is there, and nothing should be" if "." not in name else f"{site} is not of a module"
-        raise ConflictError(msg)
-    made = _made(replacement, None, module)
-    made.__module__, made.__qualname__ = _home(module, site), name
-    made.__name__ = name
-    setattr(made, OWNER, owner)
-    return Installed(site, module, module, name, _NOTHING, made)
-
-
-def _home(module: object, site: str) -> str:
-    """Return what the module of a site is called where it runs, by which its functions are pickled."""
-    return run_as(module) or split_site(site)[0]
-
-
-def _made(replacement: Replacement, original: Any, module: ModuleType) -> FunctionType:
-    made = replacement.make(original, module)
-    if type(made) is not FunctionType or made is original or getattr(made, OWNER, None) is not None:
-        msg = f"the factory of {replacement.site} returned {made!r}, not a plain function of its own"
-        raise OverlayError(msg)
-    return made
-
-
-def _check_parameters(
-    replacement: Replacement, original: Callable[..., Any], made: Callable[..., Any]
-) -> None:
-    from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
-
-    def shape(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
-        return [(p.name, p.kind, p.default) for p in signature(function).parameters.values()]
-
-    site = replacement.site
-    added = [part for part in shape(made) if part[0] in replacement.adds]
-    optional = all(
-        kind is Parameter.KEYWORD_ONLY and default is not Parameter.empty for _, kind, default in added
-    )
-    own = [part for part in shape(made) if part not in added]
-    if shape(original) != own or len(added) != len(replacement.adds) or not optional:
-        more = f", with {', '.join(replacement.adds)} added as optional keywords" if replacement.adds else ""
-        msg = f"the replacement of {site} takes {signature(made)}, the original {signature(original)}{more}"
-        raise OverlayError(msg)
-    for kind in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction):
-        if kind(original) != kind(made):
-            msg = f"the replacement of {site} and the original differ in being what {kind.__name__} says"
-            raise OverlayError(msg)
-
-
-def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
-    """Give a replacement the name that it is found under, so that it pickles by reference and reads well."""
-    made.__name__ = original.__name__
-    made.__qualname__ = split_site(site)[1]
-    made.__doc__ = original.__doc__
-    made.__annotations__ = dict(original.__annotations__)
-    if made.__dict__.pop("__wrapped__", None) is not None:  # by which `functools.wraps` gave it its signature
-        from inspect import signature
-
-        made.__signature__ = signature(original)  # type: ignore[attr-defined]
-    made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})
-    setattr(made, ORIGINAL, original)
-    setattr(made, OWNER, mark(owner, site))
+        left += [f"{site.site}: its replacement is still held by {holder}" for holder in rebinding.stale]
+    return left

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _arrived: dict[tuple[str, str], None] = {}
 #: What tells the state of this process, `None` as long as nobody has asked anything of overlay in it.
 _status: Callable[[], Status] | None = None
-#: States of a patch that is whole in its process, or will be when its modules are imported.
-_WHOLE = ("armed", "applied")
 
 
 class Mark(str):
@@ -55,11 +53,11 @@ def arrive(label: str, site: str) -> Mark:
     known = (label, site) in _arrived
     _arrived[label, site] = None
     status = None if _status is None else _status()
-    sentence = _fault(label, site, () if status is None else status.patches)
-    if sentence and not known:
-        log.warning(f"half-patched: {sentence}")
-    if sentence and status is not None and status.enabled and (status.strict or status.pinned):
-        raise PatchError(f"half-patched: {sentence}")
+    if sentence := _fault(label, site, () if status is None else status.patches):
+        if not known:
+            log.warning(f"half-patched: {sentence}")
+        if status is not None and status.enabled and (status.strict or status.pinned):
+            raise PatchError(f"half-patched: {sentence}")
     return mark(label, site)
 
 
@@ -70,9 +68,8 @@ def half_patched(patches: Iterable[PatchStatus]) -> tuple[str, ...]:
 
 
 def _fault(label: str, site: str, patches: Iterable[PatchStatus]) -> str:
-    state = next(
-        (p.state for p in patches if f"{p.patch}@{p.revision}" == label), "not selected or not enabled"
-    )
-    if state in _WHOLE:
+    states = {f"{patch.patch}@{patch.revision}": patch.state for patch in patches}
+    state = states.get(label, "not selected or not enabled")
+    if state in ("armed", "applied"):  # it is whole here, or will be when its modules are imported
         return ""
     return f"{site} of {label} came here pickled by a process that is patched, and here that patch is {state}"

@@ -12,27 +12,37 @@ from overlay.source.selection import in_order
 from overlay.verdict import APPLY, LOUD, TargetVerdict, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from overlay.patch import Patch, Project, Target, Variant
     from overlay.source.source import Tree
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
 
 
 #: Of a project that is installed and tells no version.
 UNKNOWN = "of unknown version"
 
 
-def decide_all(patches: Collection[Patch], tree: Tree, table: Tested) -> dict[str, Verdict]:
+def decide_all(
+    patches: Collection[Patch],
+    tree: Tree,
+    table: Table,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> dict[str, Verdict]:
     """Return the verdicts on all patches, with what they mean for each other, by id.
 
-    `table` says what they were tested on.
+    `table` says what they were tested on. `progress` is told how many have been decided on, of how many, and
+    which one is next.
     """
-    found = {patch.id: decide(patch, tree, table) for patch in patches}
+    found = {}
+    for done, patch in enumerate(patches):
+        if progress is not None:
+            progress(done, len(patches), patch.id)
+        found[patch.id] = decide(patch, tree, table)
     return settle(patches, found, tree)
 
 
-def decide(patch: Patch, tree: Tree, table: Tested) -> Verdict:
+def decide(patch: Patch, tree: Tree, table: Table) -> Verdict:
     """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises."""
     found: dict[str, TargetVerdict] = {}
     for target in sorted(patch.targets, key=lambda target: bool(target.serves)):  # after what they serve
@@ -110,7 +120,7 @@ def variant_of(patch: Patch, verdict: TargetVerdict) -> Variant | None:
 
 
 def decide_target(
-    patch: Patch, target: Target, tree: Tree, table: Tested, served: TargetVerdict | None = None
+    patch: Patch, target: Target, tree: Tree, table: Table, served: TargetVerdict | None = None
 ) -> TargetVerdict:
     """Return the verdict on one project of a patch. Never raises.
 
@@ -159,7 +169,7 @@ def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVe
     return blank.replace(verdict="not-needed", version=version, reason=reason)
 
 
-def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Tested) -> TargetVerdict:
+def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Table) -> TargetVerdict:
     """Return the verdict on a target that is installed. Raises whatever its files make Python raise."""
     project = target.project
     if not _is_there(project.marker, tree):
@@ -184,7 +194,7 @@ def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table
     )
 
 
-def _unknown(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Tested) -> TargetVerdict:
+def _unknown(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Table) -> TargetVerdict:
     """Return the verdict on a source that is none of those that a patch was tested on."""
     near = table.nearest(patch, target, tree)
     if near is None:

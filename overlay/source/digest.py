@@ -18,8 +18,6 @@ DIGEST_LENGTH = 12
 
 #: Fields that carry no meaning at run time, or that not every Python writes.
 _IGNORED = frozenset({"ctx", "kind", "type_comment", "type_ignores", "lineno", "col_offset"})
-#: What is written with a stack.
-_INNER = (ast.AST, list)
 _WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 #: Beyond this, how many decimal digits Python is ready to print is a setting of the process.
 _WIDE = 1 << 10
@@ -29,54 +27,16 @@ def digest(nodes: Sequence[object]) -> str:
     """Return the digest of syntax nodes, strings, and lists of them."""
     from hashlib import sha256
 
-    out: list[str] = []
-    for node in nodes:
-        _write(node, out)
-    return sha256("".join(out).encode()).hexdigest()[:DIGEST_LENGTH]
+    return sha256("".join(map(_text, nodes)).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def _write(root: object, out: list[str]) -> None:
-    """Append a text of `root` that is the same on every supported Python.
-
-    With a stack of its own: a sum of a thousand terms is a tree that is a thousand levels deep. On it are
-    nodes and lists, and what is text by now.
-    """
-    stack: list[object] = [root if isinstance(root, _INNER) else _leaf(root)]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str):
-            out.append(value)
-            continue
-        text = ""
-        further: list[object] = []
-        if isinstance(value, ast.AST):
-            text = f"{type(value).__name__}("
-            for name, field in _fields(value):
-                if isinstance(field, _INNER):
-                    further += (f"{text}{name}=", field)
-                    text = ","
-                else:
-                    text = f"{text}{name}={_leaf(field)},"
-            text += ")"
-        else:
-            text = "["
-            for item in value:  # type: ignore[attr-defined]
-                if isinstance(item, _INNER):
-                    further += (text, item)
-                    text = ","
-                else:
-                    text = f"{text}{_leaf(item)},"
-            text += "]"
-        if further:
-            further.append(text)
-            further.reverse()
-            stack += further
-        else:
-            out.append(text)
-
-
-def _leaf(value: object) -> str:
-    """Return the text of what is neither a node nor a list."""
+def _text(value: object) -> str:
+    """Return a text that is the same on every supported Python."""
+    if isinstance(value, ast.AST):
+        fields = [f"{name}={_text(field)}," for name, field in _fields(value)]
+        return f"{type(value).__name__}({''.join(fields)})"
+    if isinstance(value, list):
+        return f"[{''.join([f'{_text(item)},' for item in value])}]"
     return f"{type(value).__name__}:{_constant(value)}"
 
 

@@ -1,32 +1,25 @@
 """Loading the records of known defects, when somebody asks for them: no trainer does.
 
-Those that come with overlay lie beside its patches, a file for each project. A pack brings its own by an
-entry point of the group `overlay.defects`, whose name is the pack's, and whose value a module with `DEFECTS`
-or a package of such modules. Its code runs only if `OVERLAY_PACKS` names it, as that of its patches does.
+They lie beside the patches, in `_defects`: a module with `DEFECTS` for each project. The package of a pack
+may have such a folder too, whose code runs only if `OVERLAY_PACKS` names the pack.
 """
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
+import os
 
 from overlay.defect import READ, Defect
 from overlay.errors import OverlayError
-from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
-from overlay.source.registry import COMPAT, PACK, modules_in, tables
+from overlay.source import packs
+from overlay.source.registry import COMPAT, PACK, import_module, modules_in, tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import ModuleType
 
     from overlay.defect import Dialect
     from overlay.patch import Patch
-    from overlay.source.table import Tables
-
-GROUP = "overlay.defects"
-#: The package of those that come with overlay.
-OURS = f"{PACK}._defects"
+    from overlay.source.table import Table
 
 
 def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
@@ -41,7 +34,7 @@ def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
     """
     found: dict[str, Defect] = {}
     table = tables()
-    for name, package in [("", OURS), *_packs()]:
+    for name, package in [("", PACK), *((pack.name, pack.package) for pack in packs.named())]:
         for defect in _in_package(name, package):
             if defect.id in found:
                 raise OverlayError(f"two defects are called {defect.id}")
@@ -59,22 +52,14 @@ def dialects() -> tuple[Dialect, ...]:
     return known
 
 
-def _packs() -> list[tuple[str, str]]:
-    """Return the packs that `OVERLAY_PACKS` names and that bring defects, each with its module."""
-    wanted = settings.packs()
-    if not wanted:
-        return []
-    from importlib.metadata import entry_points
-
-    return sorted({(point.name, point.value) for point in entry_points(group=GROUP) if point.name in wanted})
-
-
-def _in_package(pack: str, name: str) -> list[Defect]:
+def _in_package(pack: str, package: str) -> list[Defect]:
+    """Return the defects beside the patches in a package, none if there is no folder with any."""
     prefix = f"{pack}/" if pack else ""
+    name = f"{package}._defects"
     try:
-        package = import_module(name)
-        modules = [package] if hasattr(package, "DEFECTS") else _modules_of(package)
-        found = [defect for module in modules for defect in module.DEFECTS]
+        folders = [os.path.join(folder, "_defects") for folder in import_module(package).__path__]
+        files = [f"{name}.{file}" for folder in filter(os.path.isdir, folders) for file in modules_in(folder)]
+        found = [defect for file in sorted(files) for defect in import_module(file).DEFECTS]
     except Exception as error:
         raise OverlayError(f"the defects in {name} cannot be loaded: {error!r}") from error
     for defect in found:
@@ -83,14 +68,7 @@ def _in_package(pack: str, name: str) -> list[Defect]:
     return found
 
 
-def _modules_of(package: ModuleType) -> list[ModuleType]:
-    names = {f"{package.__name__}.{name}" for folder in package.__path__ for name in modules_in(folder)}
-    for name in sorted(names):
-        import_module(name)
-    return [sys.modules[name] for name in sorted(names)]
-
-
-def _whole(defect: Defect, patch: Patch | None, table: Tables) -> Defect:
+def _whole(defect: Defect, patch: Patch | None, table: Table) -> Defect:
     of = defect.id if defect.sites else defect.patch
     fixed = defect.fixed or (table.first_without(of, defect.project.name, defect.only) if of else None)
     defect = defect.replace(fixed=fixed)

@@ -6,8 +6,6 @@ import os
 import sys
 from importlib.machinery import ModuleSpec
 
-from overlay.errors import SourceError
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,50 +18,24 @@ if TYPE_CHECKING:
 LARGEST = 1 << 21
 
 
+def is_endless(path: str) -> bool:
+    """Return whether reading a path would take for ever: a pipe, a device, a file of no reasonable size."""
+    return os.path.exists(path) and (not os.path.isfile(path) or os.path.getsize(path) > LARGEST)
+
+
 def importable(site: str) -> bool:
     """Return whether a path is a folder or an archive that modules can be imported from."""
     return bool(site) and _entry_finder(site) is not None
 
 
-def source_text(module: str, spec: ModuleSpec) -> str | None:
-    """Return the source of a module, decoded as Python would. Raises whatever its loader raises.
-
-    Raises `SourceError` if it is larger than any source that is looked at.
-    """
-    loader: Any = spec.loader
-    if spec.has_location and _is_endless(spec.origin or ""):
-        raise SourceError(f"{spec.origin} is no file of at most {LARGEST} bytes")
-    origin, extension = os.path.splitext(spec.origin or "")
-    if hasattr(loader, "archive") and hasattr(loader, "get_data") and extension in (".py", ".pyc"):
-        # The loader of archives takes everything for UTF-8, also what says otherwise or begins with a mark.
-        from importlib.util import decode_source
-
-        try:
-            return decode_source(loader.get_data(f"{origin}.py"))
-        except OSError:
-            return None
-    get_source = getattr(loader, "get_source", None)
-    text = get_source(module) if get_source is not None else None
-    return None if text is None else str(text)
-
-
-def _is_endless(path: str) -> bool:
-    """Return whether reading a path would take for ever: a pipe, a device, a file of no reasonable size."""
-    return os.path.exists(path) and (not os.path.isfile(path) or os.path.getsize(path) > LARGEST)
-
-
 def stated_version(found: Distribution) -> str | None:
-    """Return the version in the metadata of a distribution, `None` if an interrupted installer left none.
-
-    Read by hand: for metadata that is missing, each version of the library has another answer or exception.
-    """
-    # Of a distribution in a folder: where that is. The library opens whatever lies there.
-    folder = getattr(found, "_path", None)
+    """Return the version in the metadata of a distribution, `None` if an interrupted installer left none."""
+    # Read by hand: for metadata that is missing, each version of the library has another answer or exception.
+    folder = getattr(found, "_path", None)  # the library opens whatever lies there
     for name in ("METADATA", "PKG-INFO", ""):
-        if isinstance(folder, os.PathLike) and _is_endless(os.path.join(folder, name)):
+        if isinstance(folder, os.PathLike) and is_endless(os.path.join(folder, name)):
             continue
-        text = found.read_text(name)
-        for line in (text or "").splitlines():
+        for line in (found.read_text(name) or "").splitlines():
             key, colon, value = line.partition(":")
             if key.lower() == "version":
                 return value.strip()
@@ -124,7 +96,7 @@ def portions(path: Any) -> list[str]:
 
 def read_file(path: str, spec: ModuleSpec | None) -> bytes | None:
     """Return a file, also one inside an archive, `None` if there is none, or one of no reasonable size."""
-    if _is_endless(path):
+    if is_endless(path):
         return None
     try:
         with open(path, "rb") as file:

@@ -1,10 +1,10 @@
-"""Plans: the verdicts of all patches in one environment, and their digest."""
+"""Plans: the verdicts of all patches in one environment."""
 
 from __future__ import annotations
 
 from overlay.model.collector import paused
 from overlay.model.record import TYPE_CHECKING
-from overlay.source.decide import decide, settle
+from overlay.source.decide import decide_all
 from overlay.source.selection import in_order
 from overlay.verdict import Plan, Verdict
 
@@ -13,56 +13,26 @@ if TYPE_CHECKING:
 
     from overlay.patch import Patch
     from overlay.source.source import Tree
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
 
 
 def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is told of it
     patches: Iterable[Patch],
     selection: Sequence[str],
     tree: Tree,
-    table: Tested,
+    table: Table,
     site: str = "",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
-    """Decide on every patch, and freeze the result. Patches that are not selected are only named.
-
-    `table` says what they were tested on. `progress` is told how many have been decided on, of how many, and
-    which one is next.
-    """
+    """Decide on every patch, as `decide_all` does. Patches that are not selected are only named."""
     by_id = {patch.id: patch for patch in patches}
-    chosen = {}
     with paused():
-        for done, name in enumerate(selection):
-            if progress is not None:
-                progress(done, len(selection), name)
-            chosen[name] = decide(by_id[name], tree, table)
-        settled = settle([by_id[name] for name in selection], chosen, tree)
+        settled = decide_all([by_id[name] for name in selection], tree, table, progress)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
-    return Plan(site=site, selection=tuple(selection), verdicts=verdicts, digest=plan_digest(verdicts))
+    return Plan(site=site, selection=tuple(selection), verdicts=verdicts)
 
 
 def _left_out(patch: Patch) -> Verdict:
     return Verdict(
         patch=patch.id, revision=patch.revision, verdict="not-selected", reason="the selection leaves it out"
     )
-
-
-def plan_digest(verdicts: Iterable[Verdict]) -> str:
-    """Return the digest of what was decided: not of the words, and not of where the files lie."""
-    import json
-    from hashlib import sha256
-
-    content = [
-        [
-            verdict.patch,
-            verdict.revision,
-            verdict.verdict,
-            [
-                [t.project, t.version, t.variant, [[f.site, f.digest] for f in t.findings if f.holds]]
-                for t in verdict.targets
-            ],
-        ]
-        for verdict in verdicts
-        if verdict.verdict != "not-selected"
-    ]
-    return sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from overlay.patch import Contract
-    from overlay.source.table import Row, Table, Tables
+    from overlay.source.table import Row, Table
 
 #: The package that is searched. The only place where the engine mentions what is built on top of it, and
 #: it does so by name: nothing in the engine imports it when it is imported itself.
@@ -49,22 +49,13 @@ def check_whole() -> None:
     )
 
 
-def recorded_projects() -> tuple[Project, ...]:
-    """Return the projects that no patch changes and whose versions a lock keeps all the same."""
-    projects: tuple[Project, ...] = import_module(f"{COMPAT}.environment").RECORDED
-    return projects
+def environment() -> ModuleType:
+    """Return what is known of projects that no patch changes.
 
-
-def shown_projects() -> tuple[Project, ...]:
-    """Return the projects that no patch changes and that are shown where it is said what is installed."""
-    projects: tuple[Project, ...] = import_module(f"{COMPAT}.environment").SHOWN
-    return projects
-
-
-def starting_commands() -> dict[str, str]:
-    """Return how jobs of projects are started, by the name of the project, the likeliest first."""
-    commands: dict[str, str] = import_module(f"{COMPAT}.environment").STARTED
-    return commands
+    `RECORDED`: a lock keeps their versions. `SHOWN`: they are shown where it is said what is installed.
+    `STARTED`: how jobs of projects are started, by the name of the project, the likeliest first.
+    """
+    return import_module(f"{COMPAT}.environment")
 
 
 def module_of(patch: str) -> str:
@@ -84,26 +75,20 @@ def contract_of(patch: str) -> Contract | None:
     return found
 
 
-def tables() -> Tables:
+def tables() -> Table:
     """Return what patches were tested on: the table beside them, and that which `OVERLAY_TRUST` names.
 
     Of the latter are left out, with a warning, rows of a patch whose code is not the one that was tested.
     Raises `TrustError` if it is no table.
     """
-    from overlay.source.table import Table, Tables
+    from overlay.source.table import Table
 
     added = _added()
-    found: dict[str, Table] = {}
 
-    def of(patch: str) -> Table:
-        place = _place(patch)
-        if place not in found:
-            found[place] = Table(
-                [*_rows_beside(place), *(row for row in added if _place(row.patch) == place)]
-            )
-        return found[place]
+    def load(patch: str) -> list[Row]:
+        return [*_rows_beside(_place(patch)), *added]
 
-    return Tables(of)
+    return Table(load=load)
 
 
 def _added() -> list[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from overlay.errors import SelectionError
 from overlay.model import settings
 from overlay.model.record import Record
 
@@ -25,45 +24,20 @@ class Selection(Record):
     terms: tuple[str, ...] = ()
     #: Whether they are an argument of `enable()`: none (the environment has them), a string or a list.
     argument: type | None = None
-    known: tuple[str, ...] = ()
-    all_companions: tuple[str, ...] = ()
-    #: The patches that `all` and globs leave out.
-    opt_in: tuple[str, ...] = ()
 
     def without(self, drop: Iterable[str], *, strict: bool = False) -> str:
         """Return what to set, or to call, to select the same without some patches.
-
-        It is the whole selection: one that begins with a term that drops starts from everything.
 
         Args:
             drop: Ids.
             strict: Whether strict mode is an argument of `enable()` as well.
         """
-        gone = sorted(set(drop))
-        left = tuple(name for name in self.ids if name not in gone)
-        plain = tuple(term for term in self.terms if term not in gone)
-        words = [plain, (*self.terms, *(f"-{name}" for name in gone))]
-        chosen = next((terms for terms in words if self._means(terms) == left), words[1])
-        return self._written(chosen if self._means(chosen) else ("none",), strict=strict)
-
-    def _means(self, terms: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            return settings.select(self.known, terms, companions=self.all_companions, opt_in=self.opt_in)
-        except SelectionError:
-            return ()
-
-    def _written(self, terms: tuple[str, ...], *, strict: bool) -> str:
-        text = ",".join(terms)
+        terms = (*self.terms, *(f"-{name}" for name in sorted(drop)))
         if self.argument is None:
-            from shlex import quote
-
-            return f"OVERLAY_PATCHES={quote(text)}"
-        said = _quoted(text) if self.argument is str else f"[{', '.join(map(_quoted, terms))}]"
+            return f"OVERLAY_PATCHES={','.join(terms)}"
+        words = ", ".join(f'"{term}"' for term in ([",".join(terms)] if self.argument is str else terms))
+        said = words if self.argument is str else f"[{words}]"
         return f"overlay.enable({said}{', strict=True' if strict else ''})"
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"' if text.isprintable() and not {'"', "\\"} & {*text} else repr(text)
 
 
 def choose(
@@ -86,9 +60,6 @@ def choose(
         companions=tuple(name for name in companions if name in ids and name not in terms),
         terms=tuple(terms),
         argument=None if patches is None else str if isinstance(patches, str) else list,
-        known=tuple(sorted(known)),
-        all_companions=companions,
-        opt_in=opt_in,
     )
 
 

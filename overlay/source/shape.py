@@ -1,21 +1,31 @@
-"""Shapes: what of a module's syntax tree a site depends on.
+"""What the syntax tree of a module says of a site.
 
 What a name means at run time can depend on more than its definition: on a second one under `if`, on a
-decorator of its class, on an assignment from outside. All of that belongs to the shape, so that a digest
-that is known stands for one meaning.
+decorator of its class, on an assignment from outside, on a star import below it. All of that belongs to the
+shape, so that a digest that is known stands for one meaning.
 """
 
 from __future__ import annotations
 
 import ast
 
-from overlay.source.bindings import find, is_star
+from overlay.source import digest as digests
+from overlay.source.bindings import find, is_condition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from overlay.source.bindings import Module
+    from overlay.source.bindings import Found, Module
+
+#: What has statements or expressions of its own that do not run with those around them.
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+#: Of what stands in these, not all is evaluated each time.
+_IN_PART = (ast.IfExp, ast.BoolOp, ast.Compare, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+#: Statements that are executed whole or not at all.
+_SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)
+#: Decorators that leave the function what it is.
+_PLAIN = ("staticmethod", "classmethod")
 
 
 def split_site(site: str) -> tuple[str, str]:
@@ -24,64 +34,145 @@ def split_site(site: str) -> tuple[str, str]:
     return module, qualname
 
 
-def bindings(module: Module, qualname: str) -> list[ast.AST]:
-    """Return what binds `qualname` in a module or bears on it, nothing if nothing binds it.
+def digest(module: Module, qualname: str) -> str | None:
+    """Return the digest of a site, or of the whole module without a name; `None` if there is no such site.
 
-    That is every definition, import, assignment or deletion of the name, at any depth of `if`, `try`,
-    `with`, `match` and loops, also in functions that declare it `global`; what is done to it from outside
-    (`Class.method = f`, `setattr`, `f.__code__ = c`); a second life of its class (`Class = deco(Class)`); and
-    star imports below it. More than one means that it is decided at run time, so all belong to the shape.
+    Beside what binds the name, that is what it stands in: the decorators and keywords of its classes, which
+    can put something else there, and if there are several bindings, what decides between them. The bases of
+    a class change nothing about what it defines itself.
     """
-    return [found.node for found in find(module, qualname)]
-
-
-def shape(module: Module, qualname: str) -> list[object]:
-    """Return what the digest of a site is made of, nothing if there is no such site.
-
-    Beside the bindings that is what they stand in: the decorators and keywords of their classes, which can
-    put something else there, and if there are several bindings, what decides between them. The bases of a
-    class change nothing about what it defines itself.
-    """
+    if not qualname:
+        return digests.digest([module.tree])
     found = find(module, qualname)
     parts: list[object] = []
     for item in found:
         parts.append(item.node)
-        headers = item.headers(conditions=len(found) > 1)
+        headers = [header for header in item.headers if len(found) > 1 or not is_condition(header)]
         if headers:
             parts.append(headers)
-    return parts
+    return digests.digest(parts) if found else None
 
 
 def exists(module: Module, qualname: str) -> bool:
-    """Return whether a site has a value once the module has been executed, as far as its source tells."""
-    there = False
-    for item in sorted(find(module, qualname), key=lambda item: item.line):
-        if item.binds:
-            there = True
-        elif item.removes and not item.conditional:
-            there = False
-    return there
+    """Return whether a site has a value once the module has been executed, for sure."""
+    said = {item.sets for item in find(module, qualname)}
+    return True in said and False not in said
 
 
 def doubt(module: Module, qualname: str) -> str:
-    """Return why a site that does not exist may do so all the same, empty if it cannot."""
-    stars = star_of(module.star_imports())
-    if stars:
-        return f"may come from `{stars}`"
+    """Return why a site may have a value all the same that has none for sure, empty if it cannot."""
     outer = qualname.partition(".")[0]
-    others = [
-        item.node for item in find(module, outer) if item.binds and not isinstance(item.node, ast.ClassDef)
-    ]
-    if outer != qualname and others:
+    if module.stars():
+        node = module.stars()[0].node
+        return f"may come from `{ast.unparse(node)}`"
+    if outer != qualname and any(not isinstance(item.node, ast.ClassDef) for item in find(module, outer)):
         return f"may exist: {outer} is more than a class of this module"
-    if any(item.by_function for item in find(module, qualname)):
+    if outer in module.declared:
         return "may be set by a function that declares it global"
-    return ""
+    return "may exist: it is set and deleted" if find(module, qualname) else ""
 
 
-def star_of(nodes: Iterable[ast.AST]) -> str:
-    """Return the first star import among nodes as it is written, empty if there is none."""
-    for node in nodes:
-        if is_star(node):
-            return f"from {'.' * (node.level or 0)}{node.module or ''} import *"
-    return ""
+def obstacle(module: Module, qualname: str) -> str:
+    """Return why what stands at a site at run time cannot be replaced by a function, empty if it can."""
+    found = find(module, qualname)
+    for name in [name for item in found for name in _decorators(item.node)]:
+        if name == "property" or name.endswith((".setter", ".getter", ".deleter")):
+            return "is a property, and no function stands there at run time"
+        if name not in _PLAIN:
+            return (
+                f"is decorated (@{name.partition('(')[0]}), and what stands there at run time need not be "
+                "the function in the source; replace what it calls, or what looks it up"
+            )
+    return "is bound more than once, and which of them runs cannot be told" if len(found) > 1 else ""
+
+
+def imported(module: Module, qualname: str) -> tuple[int, str, str] | None:
+    """Return the level, the module and the name of the `from` import that alone binds a name."""
+    found = find(module, qualname)
+    node = found[0].node if len(found) == 1 else None
+    if not isinstance(node, ast.ImportFrom):
+        return None
+    return node.level, node.module or "", node.names[0].name
+
+
+def no_call(module: Module, qualname: str, callee: str, last: bool) -> str:
+    """Return why a function may end without having called a name, or with `last` something else after it.
+
+    Empty if it cannot. What is odd in any way does not hold: a decorator, a second binding, a definition
+    under a condition, a name that is bound where it is looked up.
+    """
+    function = _sole_function(find(module, qualname))
+    if isinstance(function, str):
+        return function
+    if any(_binds(part, callee) for part in ast.walk(function) if part is not function):
+        return f"binds {callee} itself"
+    if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in _walk(function.body, _SCOPES)):
+        return "is a generator, of which a call runs nothing"
+    calls = [isinstance(node, _SIMPLE) and _calls(node, callee) for node in function.body]
+    if True not in calls:
+        return f"does not call {callee} in each run"
+    if any(isinstance(part, ast.Return) for part in _walk(function.body[: calls.index(True)], _SCOPES)):
+        return f"may return before it calls {callee}"
+    return _not_last(function, callee) if last else ""
+
+
+def _sole_function(found: list[Found]) -> ast.FunctionDef | str:
+    """Return the one function that stands at a site, or why there is none."""
+    if not found:
+        return "does not exist"
+    if len(found) > 1:
+        return "is bound more than once, or from outside"
+    function = found[0].node
+    if not isinstance(function, ast.FunctionDef):
+        return "is not a function that is defined here"
+    if found[0].headers:
+        return "is defined under a condition, or in a class that is decorated"
+    for name in _decorators(function):
+        if name not in _PLAIN:
+            return f"is decorated (@{name})"
+    return function
+
+
+def _not_last(function: ast.FunctionDef, callee: str) -> str:
+    end = function.body[-1]
+    call = end.value if isinstance(end, ast.Expr) else None
+    if not (isinstance(call, ast.Call) and _is_name(call.func, callee)):
+        return f"does not end with a call of {callee}"
+    mentions = sum(_is_name(part, callee) for part in ast.walk(function))
+    return f"mentions {callee} {mentions} times" if mentions > 1 else ""
+
+
+def _decorators(node: ast.AST) -> list[str]:
+    return (
+        [] if isinstance(node, ast.ClassDef) else list(map(ast.unparse, getattr(node, "decorator_list", ())))
+    )
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    """Return whether a node says a name otherwise than to look it up, or as that of an attribute."""
+    if isinstance(node, ast.Name):
+        return node.id == name and not isinstance(node.ctx, ast.Load)
+    if isinstance(node, (ast.Attribute, ast.keyword, ast.Constant)):
+        return False
+    values = [value for _, value in ast.iter_fields(node)]
+    return any(value == name or (isinstance(value, list) and name in value) for value in values)
+
+
+def _calls(statement: ast.stmt, name: str) -> bool:
+    """Return whether a name is called whenever a statement is executed to its end."""
+    parts = _walk([statement], (*_SCOPES, *_IN_PART))
+    return any(isinstance(part, ast.Call) and _is_name(part.func, name) for part in parts)
+
+
+def _walk(nodes: Iterable[ast.AST], without: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
+    """Walk nodes, and not into those of some types."""
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, without):
+            stack += ast.iter_child_nodes(node)
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name

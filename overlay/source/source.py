@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from importlib.machinery import ModuleSpec
 
 from overlay.errors import SourceError
+from overlay.source import shape
 from overlay.source.bindings import Module, find
-from overlay.source.calls import does_not_call
-from overlay.source.digest import digest
 from overlay.source.editable import Links, module_file
 from overlay.source.fingerprint import inside
 from overlay.source.locate import (
+    LARGEST,
     ask_finders,
     ask_path,
     importable,
+    is_endless,
     portions,
     read_file,
-    source_text,
     stated_version,
 )
-from overlay.source.shape import bindings, doubt, exists, shape, split_site, star_of
+from overlay.source.shape import split_site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,13 +44,12 @@ if TYPE_CHECKING:
 class Tree:
     """The upstream source that decisions are made from: read on demand, parsed once.
 
-    Subclasses say where text comes from; the questions that shapes ask are answered here.
+    Subclasses say where text comes from. Many patches and rows ask the same of a site: an answer is kept.
     """
 
     def __init__(self) -> None:
-        self._parsed: dict[str, ast.Module | None] = {}
-        self._walked: dict[str, Module] = {}
-        self._damaged: dict[str, str] = {}
+        #: Modules as they were parsed, or why they cannot be.
+        self._modules: dict[str, Module | str] = {}
         self._compiled: dict[str, list[CodeType]] = {}
         self._asked: dict[tuple[object, ...], Any] = {}
         self._texts: dict[str, str | None] = {}
@@ -85,47 +85,49 @@ class Tree:
     def has(self, site: str) -> bool:
         """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists. Raises `SourceError`."""
         module, qualname = split_site(site)
-        return self._text(module) is not None if not qualname else self._answer(site, exists)
+        return self._text(module) is not None if not qualname else self._answer(site, shape.exists)
 
     def doubt(self, site: str) -> str:
         """Return why a site that `has` denies may exist all the same, else nothing. Raises `SourceError`."""
-        return self._answer(site, doubt) if split_site(site)[1] else ""
+        return self._answer(site, shape.doubt) if split_site(site)[1] else ""
 
     def digest(self, site: str) -> str | None:
         """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
-        return self._answer(site, _digest) if self.has(split_site(site)[0]) else None
+        return self._answer(site, shape.digest) if self.has(split_site(site)[0]) else None
 
-    def star(self, site: str) -> str:
-        """Return the first star import that may bind a site again, empty if none. Raises `SourceError`."""
-        return self._answer(site, _star)
-
-    def decorators(self, site: str) -> list[str]:
-        """Return the decorators of the functions that a site is bound to. Raises `SourceError`."""
-        return self._answer(site, _decorators)
+    def obstacle(self, site: str) -> str:
+        """Return why no function can take the place of a site, empty if one can. Raises `SourceError`."""
+        if any(name.startswith("__") and not name.endswith("__") for name in site.split(".")):
+            return f"{site} has a private name, which Python stores under another one"
+        found = self._answer(self.chain(site)[-1], shape.obstacle)
+        return f"{site} {found}" if found else ""
 
     def no_call(self, site: str, callee: str, *, last: bool) -> str:
         """Return why a function does not call another in each run, empty if so. Raises `SourceError`.
 
         With `last`, why it does not do that as its last statement.
         """
-        return self._answer(site, _no_call, callee, last)
+        return self._answer(site, shape.no_call, callee, last)
 
     def _answer(self, site: str, question: Callable[..., T], *more: object) -> T:
-        """Return the answer to a question about a site, of which each is asked by many patches and rows."""
+        """Return the answer to a question about a site. Raises `SourceError`."""
         asked = (question, site, *more)
         if asked not in self._asked:
             module, name = split_site(site)
-            self._asked[asked] = question(self._walk(module) or Module(ast.Module([], [])), name, *more)
+            try:
+                self._asked[asked] = question(self._parsed(module), name, *more)
+            except RecursionError as error:
+                raise SourceError(f"the source of {module} is nested too deep") from error
         found: T = self._asked[asked]
         return found
 
     def nodes(self, site: str) -> list[ast.AST]:
         """Return the syntax nodes that bind a site, none if there is no such site. Raises `SourceError`."""
         module, qualname = split_site(site)
-        tree = self._walk(module)
-        if tree is None:
+        if not self.has(module):
             return []
-        return bindings(tree, qualname) if qualname else [tree.tree]
+        parsed = self._parsed(module)
+        return [item.node for item in find(parsed, qualname)] if qualname else [parsed.tree]
 
     def fingerprints(self, site: str) -> list[str]:
         """Return the fingerprints of what the source compiles to at a site that is defined there.
@@ -144,8 +146,7 @@ class Tree:
             try:
                 code = [] if text is None else [compile(text, module, "exec", dont_inherit=True)]
             except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
-                msg = f"the source of {module} does not compile: {str(error) or type(error).__name__}"
-                raise SourceError(msg) from error
+                raise SourceError(_wrong(module, "does not compile", error)) from error
             self._compiled[module] = code
         return self._compiled[module]
 
@@ -166,10 +167,12 @@ class Tree:
         """Return the site that a name is imported from, empty if it is not. Raises `SourceError`."""
         if site not in self.imported:
             module, name = split_site(site)
-            imported = None
-            if module in self._parsed or _may_import(self._text(module) or "", name):
-                imported = self._answer(site, _imported)
-            self.imported[site] = _imported_from(imported, module, is_package=self.is_package(module))
+            text = self._text(module)
+            defined = rf"^(async )?(def|class) {name.partition('.')[0]}\b"
+            # What a module defines itself it does not import, and need not be parsed for that.
+            here = not text or not name or re.search(defined, text, re.MULTILINE)
+            found = None if here else self._answer(site, shape.imported)
+            self.imported[site] = _absolute(found, module, is_package=self.is_package(module))
         return self.imported[site]
 
     def _text(self, module: str) -> str | None:
@@ -187,32 +190,22 @@ class Tree:
 
     def let_go(self) -> None:
         """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
-        self._parsed.clear()
-        self._walked.clear()
+        self._modules = {name: found for name, found in self._modules.items() if isinstance(found, str)}
         self._compiled.clear()
 
-    def _walk(self, module: str) -> Module | None:
-        """Return a module's tree, walked once for all questions."""
-        tree = self._parse(module)
-        if tree is None:
-            return None
-        found = self._walked.get(module)
-        if found is None or found.tree is not tree:
-            found = self._walked[module] = Module(tree)
-        return found
-
-    def _parse(self, module: str) -> ast.Module | None:
-        if module in self._damaged:
-            raise SourceError(self._damaged[module])
-        if module not in self._parsed:
-            text = self._text(module)
+    def _parsed(self, module: str) -> Module:
+        """Return a module, with nothing in it if there is none. Raises `SourceError`."""
+        if module not in self._modules:
+            text = self._text(module) or ""
             try:
-                self._parsed[module] = None if text is None else ast.parse(text)
-            except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
-                msg = f"the source of {module} does not parse: {str(error) or type(error).__name__}"
-                self._damaged[module] = msg  # every site asks, and to find this out can take seconds
-                raise SourceError(msg) from error
-        return self._parsed[module]
+                self._modules[module] = Module(ast.parse(text))
+            except Exception as error:  # noqa: BLE001 -- MemoryError and SystemError are among the answers
+                # Kept, as every site asks, and to find this out can take seconds.
+                self._modules[module] = _wrong(module, "does not parse", error)
+        found = self._modules[module]
+        if isinstance(found, str):
+            raise SourceError(found)
+        return found
 
 
 class InstalledTree(Tree):
@@ -244,11 +237,13 @@ class InstalledTree(Tree):
             return None
         if spec.loader is None:
             return ""  # a namespace package: exists, and has no source
+        if spec.has_location and is_endless(spec.origin or ""):
+            raise SourceError(f"{spec.origin} is no file of at most {LARGEST} bytes")
+        get_source = getattr(spec.loader, "get_source", None)
         try:
-            text = source_text(module, spec)
+            text: str | None = None if get_source is None else get_source(module)
         except Exception as error:  # whatever a loader of someone else's raises
-            msg = f"the source of {module} cannot be read: {str(error) or type(error).__name__}"
-            raise SourceError(msg) from error
+            raise SourceError(_wrong(module, "cannot be read", error)) from error
         if text is None:
             raise SourceError(f"{module} is installed without its source ({spec.origin})")
         return text
@@ -265,7 +260,7 @@ class InstalledTree(Tree):
             folder, name = folder[:-3], f"../{name}"
         package = folder.replace("/", ".")
         spec = self._spec(package)
-        for location in self._path_of(package):
+        for location in self.folders(package):
             data = read_file(os.path.join(location, name), spec)
             if data is not None:
                 return data.decode("utf-8", "replace")
@@ -276,10 +271,6 @@ class InstalledTree(Tree):
         spec = self._spec(module)
         return (spec.origin or "") if spec is not None else ""
 
-    def folders(self, package: str) -> list[str]:
-        """Return where a package lies, nothing if there is none. It is not imported."""
-        return self._path_of(package)
-
     def remarks(self, markers: Collection[str]) -> list[str]:
         """Return a sentence for each editable install of a project: followed, or what to do.
 
@@ -287,27 +278,17 @@ class InstalledTree(Tree):
             markers: A module of each project.
         """
         absent = {marker.partition(".")[0] for marker in markers if self._spec(marker) is None}
-        lines: dict[tuple[str, str], str] = {}
-        for link in self.links.all():
-            top = link.module.partition(".")[0]
-            for marker in sorted(markers):
-                package = marker.partition(".")[0]
-                if package not in absent and (top == package or (not top and _holds(link.path, marker))):
-                    lines.setdefault(
-                        (package, link.file),
-                        f"{package} is an editable install: {link.file} leads to {link.path}",
-                    )
-        found = list(lines.values())
+        found = [
+            f"{marker.partition('.')[0]} is an editable install: {link.file} leads to {link.path}"
+            for marker in sorted(markers)
+            for link in self.links.all()
+            if self.file(marker).startswith(os.path.join(link.path, ""))
+        ]
         found += [
             f"{link.file} leads to {link.said}, which is not at {link.path}: give the folder that is / to it "
             "with --root, or the source itself with one more --site"
             for link in (self.links.missing if absent else ())
             if not link.module or link.module.partition(".")[0] in absent
-        ]
-        found += [
-            f"{link.file} says that {link.module} is an editable install of {link.path}, and nothing that "
-            "can be followed leads there: give the folder that holds its packages with one more --site"
-            for link in (self.links.unfollowed() if absent else ())
         ]
         return list(dict.fromkeys(found))
 
@@ -338,7 +319,7 @@ class InstalledTree(Tree):
         parent = module.rpartition(".")[0]
         if not parent:
             return ask_finders(module, None)
-        locations = self._path_of(parent)
+        locations = self.folders(parent)
         if not locations:
             return None
         return ask_finders(module, locations) or ask_path(module, locations)
@@ -349,7 +330,7 @@ class InstalledTree(Tree):
             return None
         # Finders of editable installs come after the path, and add to what namespace packages have on it.
         # They also know namespaces that have no folder at all, as `megatron` where only its core is.
-        spec = ask_path(module, self._path_of(parent) if parent else self._path)
+        spec = ask_path(module, self.folders(parent) if parent else self._path)
         if spec is None or spec.loader is None:
             spec = self._linked(module) or self._with_portions(module, spec)
         return spec
@@ -373,8 +354,8 @@ class InstalledTree(Tree):
         made.submodule_search_locations = list(dict.fromkeys([*known, *found]))
         return made
 
-    def _path_of(self, package: str) -> list[str]:
-        """Return where the submodules of a package lie."""
+    def folders(self, package: str) -> list[str]:
+        """Return where the submodules of a package lie, nothing if there is none. It is not imported."""
         live = sys.modules.get(package) if self.sites is None else None
         # A package that has been imported may have added to its path, as `pkgutil.extend_path` does.
         found = [*portions(getattr(live, "__path__", None))]
@@ -390,57 +371,11 @@ def text_digest(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _digest(module: Module, name: str) -> str | None:
-    parts = shape(module, name) if name else [module.tree]
-    return digest(parts) if parts else None
+def _wrong(module: str, what: str, error: Exception) -> str:
+    return f"the source of {module} {what}: {str(error) or type(error).__name__}"
 
 
-def _star(module: Module, name: str) -> str:
-    return star_of(bindings(module, name)) if name else ""
-
-
-def _decorators(module: Module, name: str) -> list[str]:
-    nodes = bindings(module, name) if name else []
-    return [
-        ast.unparse(decorator)
-        for node in nodes
-        if not isinstance(node, ast.ClassDef)
-        for decorator in getattr(node, "decorator_list", ())
-    ]
-
-
-def _no_call(module: Module, name: str, callee: str, last: bool) -> str:
-    return does_not_call(find(module, name), callee, last=last)
-
-
-def _imported(module: Module, name: str) -> tuple[int, str, str] | None:
-    """Return the level, the module and the name of the `from` import that alone binds a name."""
-    nodes = bindings(module, name) if name else []
-    if len(nodes) != 1 or not isinstance(nodes[0], ast.ImportFrom):
-        return None
-    imported = nodes[0]
-    return imported.level, imported.module or "", imported.names[0].name
-
-
-#: What an import statement binds, as text: all in its parentheses, or up to the end of its line. A backslash
-#: joins lines.
-_IMPORTED = r"\bimport\b(?:(?:\s|\\\r?\n)*\((?:#[^\n]*|[^)#])*|(?:\\\r?\n|[^\n])*)"
-
-
-def _may_import(text: str, name: str) -> bool:
-    """Return whether an import statement may bind a name, without parsing: `True` if in doubt.
-
-    What looks like such a statement in a string or a comment costs a parse, and nothing more.
-    """
-    import re
-
-    name = name.partition(".")[0]
-    return any(
-        not said.isascii() or re.search(rf"\b{name}\b|\*", said) for said in re.findall(_IMPORTED, text)
-    )
-
-
-def _imported_from(imported: tuple[int, str, str] | None, module: str, *, is_package: bool) -> str:
+def _absolute(imported: tuple[int, str, str] | None, module: str, *, is_package: bool) -> str:
     """Return the site that a name of a module is imported from, empty if it is not, or by more than that.
 
     Args:
@@ -458,8 +393,3 @@ def _imported_from(imported: tuple[int, str, str] | None, module: str, *, is_pac
         package = package[: len(package) - level + 1]
         base = ".".join([*package, base] if base else package)
     return f"{base}:{name}"
-
-
-def _holds(folder: str, module: str) -> bool:
-    """Return whether a module lies in a folder of the path."""
-    return os.path.isfile(os.path.join(folder, *module.split(".")) + ".py")

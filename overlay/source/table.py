@@ -119,24 +119,19 @@ class Row(Record):
 
 
 class Table:
-    """Rows of one or more files."""
+    """Rows: those that are given, after those that are loaded for a patch when it is asked about."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
-        #: Of each patch and project: the rows by files, and by sites. What comes later wins.
-        self._by_files: dict[tuple[str, str], dict[str, Row]] = {}
-        self._by_sites: dict[tuple[str, str], dict[frozenset[tuple[str, Said]], Row]] = {}
+    def __init__(self, rows: Iterable[Row] = (), load: Callable[[str], Iterable[Row]] = lambda _: ()) -> None:
         self.all = [*rows]
-        for row in self.all:
-            about = (row.patch, row.target)
-            self._by_files.setdefault(about, {}).update(dict.fromkeys(row.on, row))
-            if not row.loud:  # what a contract failed on counts for its very files alone
-                by_sites = self._by_sites.setdefault(about, {})
-                by_sites.pop(frozenset(row.sites.items()), None)
-                by_sites[frozenset(row.sites.items())] = row
+        self._load = load
 
     def plus(self, rows: Iterable[Row]) -> Table:
-        """Return a table with more rows."""
-        return Table([*self.all, *rows])
+        """Return a table with more rows. What comes later wins."""
+        return Table([*self.all, *rows], self._load)
+
+    def _of(self, patch: str, project: str) -> list[Row]:
+        rows = (*self._load(patch), *self.all)
+        return [row for row in rows if row.patch == patch and row.target == project]
 
     def find(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
         """Return the row that decides on a project of a patch, `None` if its source is unknown.
@@ -150,8 +145,9 @@ class Table:
 
     def by_files(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
         """Return the row of which the files are those of a source."""
-        row = self._by_files.get((patch.id, target.project.name), {}).get(files_digest(target, tree))
-        return row if row is not None and row.serves(target) else None
+        digest = files_digest(target, tree)
+        rows = [row for row in self._of(patch.id, target.project.name) if digest in row.on]
+        return rows[-1] if rows and rows[-1].serves(target) else None
 
     def by_sites(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
         """Return the row that decides by the sites, whatever else the files have in them."""
@@ -174,8 +170,12 @@ class Table:
 
     def rows(self, patch: Patch, target: Target) -> list[Row]:
         """Return the rows of a patch as it is, for one of its projects."""
-        found = self._by_sites.get((patch.id, target.project.name), {}).values()
-        return [row for row in found if row.serves(target)]
+        found: dict[frozenset[tuple[str, Said]], Row] = {}
+        for row in self._of(patch.id, target.project.name):
+            if not row.loud:  # what a contract failed on counts for its very files alone
+                found.pop(frozenset(row.sites.items()), None)
+                found[frozenset(row.sites.items())] = row
+        return [row for row in found.values() if row.serves(target)]
 
     def first_without(self, patch: str, project: str, only: tuple[str, ...] = ()) -> str | None:
         """Return the first release free of what a patch, or a defect, is about, `None` if none is known.
@@ -186,7 +186,8 @@ class Table:
 
         has: set[Version] = set()
         free: set[Version] = set()
-        for row in self._by_files.get((patch, project), {}).values():
+        by_files = {files: row for row in self._of(patch, project) for files in row.on}
+        for row in by_files.values():
             mends = row.verdict == APPLY and (not only or row.variant in only)
             for name in row.sources():
                 distribution, _, text = name.partition("==")
@@ -205,35 +206,6 @@ class Table:
         rows = [row for row in rows if row.verdict == APPLY] or rows
         rows.reverse()  # of two that are as near, the newer one
         return min(rows, key=lambda row: _misses(row, tree), default=None)
-
-
-class Tables:
-    """The tables of all projects, each read when one of its patches is decided on."""
-
-    def __init__(self, of: Callable[[str], Table]) -> None:
-        """Take what returns the table in which the rows of a patch with some id are."""
-        self.of = of
-
-    def find(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
-        """Return the row that decides on a project of a patch, `None` if its source is unknown."""
-        return self.of(patch.id).find(patch, target, tree)
-
-    def rows(self, patch: Patch, target: Target) -> list[Row]:
-        """Return the rows of a patch as it is, for one of its projects."""
-        return self.of(patch.id).rows(patch, target)
-
-    def first_without(self, patch: str, project: str, only: tuple[str, ...] = ()) -> str | None:
-        """Return the first release that needs a patch no more, `None` if none is known."""
-        return self.of(patch).first_without(patch, project, only)
-
-    def nearest(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
-        """Return the row of which the fewest sites differ from a source."""
-        return self.of(patch.id).nearest(patch, target, tree)
-
-
-if TYPE_CHECKING:
-    #: What patches were tested on, of one project or of all.
-    Tested = Table | Tables
 
 
 def read(path: str) -> list[Row]:
@@ -293,10 +265,9 @@ def _fault(site: str, said: Said, tree: Tree) -> str:  # noqa: PLR0911 -- a kind
             return ""
         if digest is None:
             return "does not exist"
-        stars = tree.star(site)
     except SourceError as error:
         return f"cannot be checked: {error}"
-    return f"has an unknown digest {digest}" + (f" (`{stars}` below it may bind it again)" if stars else "")
+    return f"has an unknown digest {digest}"
 
 
 def _misses(row: Row, tree: Tree) -> int:

@@ -82,8 +82,7 @@ DEFECTS = (
     ),
     _silent(
         id="slime.model-of-another-step",
-        summary="slime loads the teacher and the old actor from the step named for the reference's "
-        "checkpoint. If their checkpoints lack that step, the job stops.",
+        summary="The teacher and the old actor are loaded from the step named for the reference.",
         when=(
             (
                 given("ref_ckpt_step"),
@@ -104,8 +103,7 @@ DEFECTS = (
     ),
     _slow(
         id="slime.partitioner-slow",
-        summary="The partitioner's time grows with samples times parts, up to half a minute of each "
-        "step, while the devices wait.",
+        summary="The partitioner takes up to half a minute of each step, while the devices wait.",
         when=(
             (switched("balance_data"),),
             (switched("balance_by_flops"),),
@@ -127,8 +125,7 @@ DEFECTS = (
     ),
     _crash(
         id="slime.group-timeout-lost",
-        summary="After the first offload, process groups have torch's timeout of 10 minutes and no "
-        "NCCL options. The watchdog may then stop a long step or save.",
+        summary="After an offload, process groups have torch's timeout of 10 minutes and no NCCL options.",
         when=all_of(
             switched("offload_train"),
             one_of(other("distributed_timeout_minutes", 10), given("nccl_communicator_config_path")),
@@ -137,8 +134,7 @@ DEFECTS = (
     ),
     _silent(
         id="slime.gdn-gradient-under-cp",
-        summary="The gradient below Gated DeltaNet layers lacks what tokens on other context parallel "
-        "ranks contribute. Losses are right.",
+        summary="The gradient below Gated DeltaNet layers lacks what other ranks' tokens contribute.",
         when=all_of(_CP, _GDN),
         only=("0.2.4",),
         patch="slime.hf-attention-gradient",
@@ -177,8 +173,7 @@ DEFECTS = (
     ),
     _crash(
         id="slime.no-log-probs-of-rollout",
-        summary="With one step per rollout and no log-probabilities from the rollout, training ends "
-        "in TypeError.",
+        summary="One step per rollout, without log-probabilities of its own, ends in TypeError.",
         when=all_of(
             among("loss_type", "policy_loss"),
             among("kl_coef", 0),
@@ -226,8 +221,7 @@ DEFECTS = (
     ),
     _oom(
         id="slime.vpp-rounds-down",
-        summary="With virtual pipeline stages, the number of micro-batches is rounded down, so they "
-        "exceed the budget, or Megatron refuses a single one.",
+        summary="With virtual pipeline stages, micro-batches exceed the budget: their number is too low.",
         when=all_of(
             switched("use_dynamic_batch_size"),
             one_of(

@@ -13,8 +13,7 @@ _silent, _hang, _oom, _crash, _slow = by_harm(VERL)
 DEFECTS = (
     _silent(
         id="verl.recompute-frees-aliases",
-        summary="verl frees the memory of recomputed inputs by force, so anything else that uses it "
-        "reads garbage.",
+        summary="verl frees recomputed inputs by force, so anything else that uses them reads garbage.",
         when=all_of(
             _MEGATRON,
             among("recompute_granularity", "full"),
@@ -140,8 +139,7 @@ DEFECTS = (
     ),
     _silent(
         id="verl.mooncake-mark-in-weights",
-        summary="A rollout worker writes its completion mark into the first four bytes of a weight "
-        "bucket that the worker before it may not have loaded yet.",
+        summary="A completion mark overwrites four bytes of weights that may not have been loaded yet.",
         when=all_of(
             among("checkpoint_engine.backend", "mooncake"),
             beyond("there are two or more separate rollout workers"),
@@ -166,9 +164,8 @@ DEFECTS = (
     ),
     _silent(
         id="verl.per-token-loss-untold",
-        summary="verl doesn't tell Megatron how many tokens there are. With a loss per token, data "
-        "parallel ranks sum gradients instead of averaging them, which shows as a large "
-        "gradient norm.",
+        summary="With a loss per token, data parallel ranks sum gradients instead of averaging them, "
+        "which shows as a large gradient norm.",
         met="calculate_per_token_loss in the configuration of Megatron's model.",
         when=all_of(_MEGATRON, switched("calculate_per_token_loss")),
         patch="verl.moe-aux-scale",

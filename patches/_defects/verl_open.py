@@ -110,7 +110,7 @@ DEFECTS = (
         sites=(_SFT,),
         shown="tests/real/test_sft_balance_ray.py::test_a_batch_that_the_ranks_do_not_divide_is_refused_by_verl",
         way_out="make the batch size a multiple of the ranks",
-        tried="tests/real/test_sft_balance_ray.py::test_it_is_the_release_that_runs",
+        tried="tests/real/test_sft_balance_ray.py::test_ranks_get_equal_work_and_the_batch_is_counted_whole",
     ),
     _silent(
         id="verl.lora-of-stacked-projections",

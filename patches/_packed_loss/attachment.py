@@ -1,9 +1,8 @@
 """The arguments of a loss function, without the zero that upstream attaches to logits under allgather CP.
 
 Upstream adds `0 * logits.sum()` to the loss, so that the backward of a rank without response tokens reaches
-the model too. That costs one more tensor of full size, as its gradient cannot be added in place to that of
-the log-probabilities, and one infinite logit makes the loss NaN. The replaced `get_log_probs_and_entropy` is
-part of every rank's graph anyway.
+the model too. That costs one more tensor of full size, and one infinite logit makes the loss NaN. The
+replaced `get_log_probs_and_entropy` is part of every rank's graph anyway.
 """
 
 from copy import copy

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from overlay.effect import Figure
+from overlay.effect import effect as make_effect
 from overlay.patches._packed_loss.attachment import true_arguments
 from overlay.patches._packed_loss.response_rows import response_rows, spread_over_zigzag
 from overlay.patches._packed_loss.row_blocks import Rows
@@ -14,12 +16,25 @@ Lists = dict[str, list[Any]]
 IN_PLACE = "overlay_loss_in_place"
 
 
+def effect_of(place: str, upstream: str) -> Any:
+    """Return what a patch of an upstream's loss counts; `place` is as for `overlay.effect`."""
+    kept = f"the logits of response rows, most at once, of which {upstream} keeps a copy"
+    return make_effect(
+        place,
+        "micro-batch",
+        Figure(name="kept_out", says=kept, unit="bytes", combine="max"),
+        did="took the loss of",
+        always=True,
+        then="at least {kept_out} less at the peak",
+    )
+
+
 def make_compute(module: Any, effect: Any) -> Callable[..., Lists]:
     """Build what all releases share: logits [1, T, V] in, `log_probs` and `entropy` out.
 
     Args:
         module: slime's `loss`, or what has its `get_responses`, `slice_log_prob_with_cp` and `mpu`.
-        effect: Counts in `changed`, and in `kept_out` the most bytes of response logits in one call.
+        effect: As from `effect_of`.
 
     """
     import torch
@@ -70,9 +85,7 @@ def make_compute(module: Any, effect: Any) -> Callable[..., Lists]:
 def is_contiguous(args: Any, mpu: Any) -> bool:
     """Return whether each rank has a run of the packed tokens (`allgather_cp`), and not zigzag slices.
 
-    Raises:
-        ValueError: So it is, and sequences are not packed. By settings alone, so all ranks raise.
-
+    Raises `ValueError` if so and sequences are not packed: by settings alone, so on all ranks.
     """
     if not getattr(args, "allgather_cp", False) or mpu.get_context_parallel_world_size() == 1:
         return False

@@ -9,18 +9,9 @@ from overlay.patches._packed_loss.cuda_graph import Span, numbers
 def response_rows(logits: Any, args: Any, module: Any, **batch: Any) -> tuple[list[list[Span]], list[Any]]:
     """Return the rows of each sample's response as runs, and the tokens that they are to predict.
 
-    slime's own `get_responses` knows each layout of its release. It gets the number of each row in place of
-    its logits, in float32, on which it insists: exact up to 2 ** 24.
-
-    Args:
-        logits: [1, T, V], or [B, S, V] if sequences are padded.
-        args: slime's.
-        module: slime's `loss`, as it is installed.
-        batch: The other arguments of `get_responses`, whichever the release has.
-
-    Raises:
-        ValueError: A sample has more tokens than rows that could predict them.
-
+    slime's own `get_responses`, in `module`, knows each layout of its release; `batch` has its arguments. In
+    place of logits [1, T, V], or [B, S, V] if sequences are padded, it gets the number of each row, in the
+    float32 on which it insists: exact up to 2 ** 24.
     """
     from copy import copy
 
@@ -61,7 +52,7 @@ def spread_over_zigzag(
     total_lengths: Sequence[int],
     response_lengths: Sequence[int],
 ) -> list[list[Any]]:
-    """Return values of contiguously split rows as the zigzag slices that the rest of slime expects.
+    """Return values of contiguously split rows as the zigzag slices that slime expects, by sample.
 
     All ranks of the context parallel group must call this: it is one collective in the forward and one in the
     backward, whichever values a rank has, and whichever are part of a graph.
@@ -74,9 +65,6 @@ def spread_over_zigzag(
         module: slime's `loss`.
         total_lengths: Tokens of each sample.
         response_lengths: Response tokens of each sample.
-
-    Returns:
-        For each of the values, a tensor for each sample.
 
     """
     import torch

@@ -1,6 +1,7 @@
 """Going over rows of logits block by block: the sums of the forward, the rows of the gradient."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from overlay.patches._packed_loss.cuda_graph import Span, numbers
@@ -15,34 +16,25 @@ _BLOCK_BYTES_ELSEWHERE = 1 << 26
 _BLOCK_PART = 64
 
 
+@dataclass(eq=False)
 class Rows:
     """What is asked for: which rows of the logits, and how to go about them."""
 
-    def __init__(
-        self,
-        spans: Sequence[Span],
-        *,
-        group: Any = None,
-        temperature: float = 1.0,
-        block_rows: int = -1,
-        with_entropy: bool = False,
-        entropy_gradient: bool = True,
-        in_place: bool = False,
-    ) -> None:
-        #: Runs of rows, in the order of the targets. No row may be in two of them.
-        self.spans = spans
-        #: The process group that shares the vocabulary; `None` for none.
-        self.group = group
-        self.temperature = temperature
-        #: The most rows that are worked on at a time; zero or less: as many as suit the device.
-        self.block_rows = block_rows
-        self.with_entropy = with_entropy
-        #: Whether to compute the gradient of the entropy unseen. Otherwise it is left out where it is zero,
-        #: which takes a look at its R numbers, and a wait for the device.
-        self.entropy_gradient = entropy_gradient
-        #: Whether the gradient overwrites the logits, if nothing else can see them.
-        self.in_place = in_place
-        self._lines: dict[Any, Any] = {}
+    #: Runs of rows, in the order of the targets. No row may be in two of them.
+    spans: Sequence[Span]
+    _: KW_ONLY
+    #: The process group that shares the vocabulary; `None` for none.
+    group: Any = None
+    temperature: float = 1.0
+    #: The most rows that are worked on at a time; zero or less: as many as suit the device.
+    block_rows: int = -1
+    with_entropy: bool = False
+    #: Whether to compute the gradient of the entropy unseen. Otherwise it is left out where it is zero, which
+    #: takes a look at its R numbers, and a wait for the device.
+    entropy_gradient: bool = True
+    #: Whether the gradient overwrites the logits, if nothing else can see them.
+    in_place: bool = False
+    _lines: dict[Any, Any] = field(default_factory=dict)
 
     def lines(self, device: Any) -> Any:
         """Return the number of each row [R]. They are brought to a device once."""
@@ -62,7 +54,7 @@ class Rows:
 def local_terms(flat: Any, count: int, rows: Rows) -> tuple[Any, Any, Any]:
     """Return maximum, rest and, if entropy is asked for, sum(exp(u) * u) of this rank's part of each row.
 
-    The rest is sum(exp(u)) without the maximum's own term. Each is [count], in the dtype of the logits.
+    Each is [count], in the dtype of the logits. The rest is sum(exp(u)) without the maximum's own term.
     """
     import torch
 
@@ -82,16 +74,10 @@ def local_terms(flat: Any, count: int, rows: Rows) -> tuple[Any, Any, Any]:
 
 
 def write_rows(flat: Any, out: Any, top: Any, constant: Any, slope: Any, rows: Rows) -> None:
-    """Write exp(u) * (constant + slope * u) into the rows of `out`, and zero into all others.
+    """Write exp(u) * (constant + slope * u) into the R rows of `out` [T, V], and zero into all others.
 
-    Args:
-        flat: Logits [T, V].
-        out: [T, V], and may be the logits themselves.
-        top: Maximum of each of the R rows over the whole vocabulary, in the dtype of the logits.
-        constant: [R] in float64; of it is taken what the dtype of the logits has.
-        slope: The same, or `None` if it is zero everywhere.
-        rows: The R rows.
-
+    `out` may be `flat` [T, V], the logits. `top` [R], in their dtype, is the maximum of each row over the
+    whole vocabulary. `constant` and `slope` [R] are float64; a slope of `None` is zero everywhere.
     """
     import torch
 

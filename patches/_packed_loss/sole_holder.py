@@ -7,8 +7,7 @@ from typing import Any
 def make_sole_holder() -> Callable[[Any], bool]:
     """Build `sole_holder(tensor)`, to be called in a backward with a tensor that was just unpacked there.
 
-    It returns whether nothing but the node that saved the tensor holds it or its storage: no view or alias,
-    no other node, no variable. Where that cannot be told, it returns False.
+    It returns whether surely nothing but the node that saved the tensor holds it or its storage.
     """
     import torch
 

@@ -1,7 +1,6 @@
 """Partitions of samples into micro-batches: Karmarkar-Karp as the upstreams do it, and under a hard cap.
 
-Pure Python on plain numbers. Indices are positions in the list of samples; what the numbers count (tokens,
-FLOPs) is the caller's matter.
+Pure Python. Indices are places in the list of samples; numbers are of any unit, such as tokens or FLOPs.
 """
 
 from __future__ import annotations
@@ -9,12 +8,10 @@ from __future__ import annotations
 from overlay.patches._partition.balance import holds
 from overlay.patches._partition.capped import capped_partitions, fewest_parts
 from overlay.patches._partition.differencing import is_exact, karmarkar_karp
-from overlay.patches._partition.packing import first_fit_count
 
 __all__ = [
     "capped_partitions",
     "fewest_parts",
-    "first_fit_count",
     "holds",
     "is_exact",
     "karmarkar_karp",

@@ -17,7 +17,7 @@ def aligned(
     packed: list[list[int]],
     lengths: Sequence[int],
     cap: int,
-    count_costs: Callable[[], Sequence[int]],
+    count_costs: Callable[[], Sequence[float]],
     align: int,
     expand: Callable[[list[list[int]], int, Sequence[int]], None],
     effect: Any,
@@ -31,11 +31,10 @@ def aligned(
         packed: The parts of an upstream, lists of indices.
         lengths: Tokens of each sample.
         cap: The most tokens in a part.
-        count_costs: Returns what to balance, for each sample. Called if it is needed.
+        count_costs: Returns operations of each sample, which are balanced.
         align: The number of parts becomes a multiple of this.
-        expand: The upstream's function that cuts the largest of the parts in two until there are as many as
-            it is told, in place.
-        effect: Where it is counted, as `count_split` has it, and in `calls`.
+        expand: The upstream's function that cuts the largest parts in two, in place, until there are so many.
+        effect: As from `split_effect`.
 
     """
     cut = [list(part) for part in packed]
@@ -43,7 +42,8 @@ def aligned(
     effect.calls += 1
     if holds(cut, lengths, cap) and all(cut):
         return packed
-    costs = count_costs()
+    # A count of operations is a whole number; as a float its sums would depend on their order.
+    costs = [int(count) for count in count_costs()]
     parts = fewest_parts(lengths, cap, at_least=len(packed), costs=costs)
     parts = -(-parts // align) * align
     if parts > len(lengths):

@@ -30,11 +30,7 @@ def overfull(partitions: Sequence[Sequence[int]], lengths: Sequence[int], cap: i
 
 
 def split_largest(partitions: list[list[int]], parts: int, costs: Sequence[Number]) -> list[list[int]]:
-    """Split the part of the greatest cost in half until there are `parts`, no more than there are samples.
-
-    Each half is less than what it was split from, so a cap that was held stays held. slime 0.3.1 grows its
-    parts in this way, ties included, so its result is a floor under this module's.
-    """
+    """Split the costliest part in half until there are `parts`, as slime 0.3.1 does, ties included."""
     partitions = list(partitions)
     heap = [(-total(part, costs), -place) for place, part in enumerate(partitions) if len(part) > 1]
     heapify(heap)
@@ -70,14 +66,7 @@ def halves(part: Sequence[int], costs: Sequence[Number]) -> tuple[list[int], lis
 def exchange(low: list[int], high: list[int], costs: Sequence[Number]) -> tuple[list[int], list[int]]:
     """Return two parts after the one move or swap of samples that brings their costs closest together.
 
-    Args:
-        low: The cheaper part.
-        high: The costlier part, of two samples or more.
-        costs: Of each sample.
-
-    Returns:
-        What the two hold then, or as they were if nothing brings them closer.
-
+    They stay as they are if nothing does. `high` is the costlier one, of two samples or more.
     """
     gap = total(high, costs) - total(low, costs)
     # Giving something for nothing is a move. Doubled, so that half the gap is a whole number.
@@ -94,6 +83,5 @@ def exchange(low: list[int], high: list[int], costs: Sequence[Number]) -> tuple[
         return low, high
     given, taken = best
     back = [taken] if taken >= 0 else []
-    return [index for index in low if index != taken] + [given], [
-        index for index in high if index != given
-    ] + back
+    cheaper = [*(index for index in low if index != taken), given]
+    return cheaper, [*(index for index in high if index != given), *back]

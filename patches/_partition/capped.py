@@ -15,7 +15,7 @@ from overlay.patches._partition.packing import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     Number = int | float
 
@@ -26,9 +26,8 @@ def fewest_parts(
     """Return the least number of parts, `at_least` or more, in which `capped_partitions` succeeds.
 
     It then succeeds with every greater number too, up to that of the samples. Unless `at_least` is more, the
-    result is no more than first fit needs, in the order of the samples or the longest first, no more than the
-    least number with which Karmarkar-Karp on the costs holds the cap by itself, and no more than there are
-    samples.
+    result is no more than first fit needs, in the order of the samples or the longest first, nor than the
+    least number with which Karmarkar-Karp on the costs holds the cap by itself.
 
     Args:
         lengths: Tokens of each sample.
@@ -42,7 +41,8 @@ def fewest_parts(
     """
     costs = _checked(lengths, cap, costs)
     least, packed = max(least_parts(lengths, cap), 1), len(lengths)
-    for pack in _packers():
+    # Each needs the fewest parts for some samples, the last one rarely.
+    for pack in (first_fit, best_fit_decreasing, first_fit_decreasing):
         packed = min(packed, len(pack(lengths, cap)))
         if packed <= max(least, at_least):
             return max(packed, at_least)
@@ -62,9 +62,9 @@ def capped_partitions(
 ) -> list[list[int]]:
     """Divide the samples into parts that hold the cap, balanced by cost as far as that allows.
 
-    Where Karmarkar-Karp on the costs holds the cap, that is the result. Where it does not, and first fit
-    needs no more parts, take the parts of first fit, split in half, costliest first, until there are enough:
-    no part of the result costs more than the costliest of those, and none less than the cheapest.
+    Where Karmarkar-Karp on the costs holds the cap, that is the result. Otherwise no part costs more than the
+    costliest, nor less than the cheapest, of first fit's parts split in half, costliest first, until there
+    are enough.
 
     Args:
         lengths: Tokens of each sample.
@@ -78,8 +78,7 @@ def capped_partitions(
         samples, first sample). Every index is in one of them.
 
     Raises:
-        ValueError: No way was found, `parts` is not between 1 and the number of samples, or what
-            `fewest_parts` refuses.
+        ValueError: No way was found, or what `fewest_parts` refuses.
 
     """
     costs = _checked(lengths, cap, costs)
@@ -96,8 +95,8 @@ def capped_partitions(
     for start in _starts(lengths, parts, cap, costs):
         found = split_largest(start, parts, costs)
         level(found, lengths, cap, costs)
-        if costs is not lengths:
-            found = _better(found, worst_fit(lengths, parts, cap, costs), lengths, cap, costs)
+        if costs is not lengths and (other := worst_fit(lengths, parts, cap, costs)) is not None:
+            found = _better(found, other, lengths, cap, costs)
         found = [sorted(part) for part in found]
         return sorted(found, key=lambda part: (total(part, costs), len(part), part[0]), reverse=True)
     raise ValueError(
@@ -110,7 +109,7 @@ def _starts(
     lengths: Sequence[int], parts: int, cap: int, costs: Sequence[Number]
 ) -> Iterator[list[list[int]]]:
     """Yield partitions that hold the cap in `parts` parts or fewer, the best to start from first."""
-    for pack in _packers():
+    for pack in (first_fit, best_fit_decreasing, first_fit_decreasing):
         packed = pack(lengths, cap)
         if len(packed) <= parts:
             yield packed
@@ -120,21 +119,14 @@ def _starts(
             yield balanced
 
 
-def _packers() -> tuple[Callable[[Sequence[int], int], list[list[int]]], ...]:
-    """Return what packs, each of which needs the fewest parts for some samples; the last one rarely does."""
-    return first_fit, best_fit_decreasing, first_fit_decreasing
-
-
 def _better(
     found: list[list[int]],
-    other: list[list[int]] | None,
+    other: list[list[int]],
     lengths: Sequence[int],
     cap: int,
     costs: Sequence[Number],
 ) -> list[list[int]]:
     """Return the other partitions, levelled, if neither their greatest cost nor their spread is greater."""
-    if other is None:
-        return found
     level(other, lengths, cap, costs)
     totals, others = ([total(part, costs) for part in parts] for parts in (found, other))
     no_worse = max(others) <= max(totals) and max(others) - min(others) <= max(totals) - min(totals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from overlay.effect import Figure, effect
 from overlay.patches._partition.balance import overfull
 
 TYPE_CHECKING = False
@@ -10,18 +11,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def count_split(effect: Any, upstream: Sequence[Sequence[int]], lengths: Sequence[int], cap: int) -> None:
-    """Count a split that was not kept: the parts over the cap, and how full the fullest is.
+def split_effect(place: str, of: str, upstream: str, did: str = "changed") -> Any:
+    """Return what a patch of an upstream counts, for `count_split`; the rest is as for `effect`."""
+    return effect(
+        place,
+        of,
+        Figure(name="over", says=f"micro-batches over the budget that {upstream}'s own split has"),
+        Figure(name="fullest", says="tokens of the fullest of them, over the budget", combine="max"),
+        did=did,
+        then="without it {over} micro-batches over the budget, the fullest {fullest} times",
+    )
 
-    Args:
-        effect: With the figures `changed`, `over` and `fullest`.
-        upstream: The parts that the upstream would have taken, lists of indices.
-        lengths: Tokens of each sample.
-        cap: The most tokens in a part.
 
-    """
+def count_split(counts: Any, upstream: Sequence[Sequence[int]], lengths: Sequence[int], cap: int) -> None:
+    """Count parts of an upstream (lists of indices) that were not kept, by the tokens of each sample."""
     over, fullest = overfull(upstream, lengths, cap)
-    effect.changed += 1
-    effect.over += over
+    counts.changed += 1
+    counts.over += over
     if over:
-        effect.fullest = max(effect.fullest, fullest)
+        counts.fullest = max(counts.fullest, fullest)

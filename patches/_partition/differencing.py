@@ -34,9 +34,7 @@ _FINITE = 1e290
 def is_exact(values: Any) -> bool:
     """Tell whether `karmarkar_karp` gives the upstreams' result for a sequence of values, to the last tie.
 
-    So it does for `int`, `bool` and `float` that are not negative, not infinite and not NaN. Integers of
-    NumPy wrap around and tensors round, so what they give is best left to the upstream, and so is what it
-    does with no values at all.
+    So it does for `int`, `bool` and finite `float`, none negative: NumPy's wrap around and tensors round.
     """
     kinds = {type(value) for value in values}
     if not kinds:

@@ -1,11 +1,9 @@
 """Shares of equal number and about equal cost: Karmarkar-Karp, then swaps between the shares.
 
 With `equal_size` Karmarkar-Karp gives each share one of the k costliest samples, one of the next k, and so
-on. Where few samples are far above the rest, nothing makes up for the difference between the first k. A swap
-is not bound to that.
-
-Where a single sample is above the mean of the shares, hundreds of swaps would only replace whatever else is
-in its share by the cheapest there is. Dealt out, costliest first, the samples lie like that from the start.
+on: nothing makes up for the difference between the first k. A swap is not bound to that. Where a single
+sample is above the mean of the shares, hundreds of swaps would only give it the cheapest for company. Dealt
+out, costliest first, the samples lie like that from the start.
 """
 
 from __future__ import annotations
@@ -38,12 +36,7 @@ def equal_shares(costs: Sequence[int], shares: int) -> list[list[int]]:
     """Return the indices of `costs` in shares of one size, the costliest as near the mean as swaps bring it.
 
     What Karmarkar-Karp returns is left alone if it is within a thousandth of the mean. The costliest share is
-    never costlier than its costliest.
-
-    Args:
-        costs: Of each sample, in any unit.
-        shares: How many; it divides the samples.
-
+    never costlier than its costliest. Costs are in any unit; the shares divide their number.
     """
     parts = karmarkar_karp(costs, shares, equal_size=True)
     total = sum(costs)
@@ -134,11 +127,7 @@ class _Shares:
 def _best_swap(giver: Sequence[tuple[int, int]], taker: Sequence[tuple[int, int]], gap: int) -> Swap | None:
     """Return the samples to exchange such that the gap between two shares shrinks most, `None` if none does.
 
-    Args:
-        giver: Cost and index of each sample of the costlier share, rising.
-        taker: The same of the other.
-        gap: By how much the one is costlier.
-
+    A share is cost and index of each sample, rising; the giver's is the costlier one, by `gap`.
     """
     best: Swap | None = None
     left = gap

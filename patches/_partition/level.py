@@ -19,10 +19,9 @@ _TRIES = 4
 
 
 def level(partitions: list[list[int]], lengths: Sequence[int], cap: int, costs: Sequence[Number]) -> None:
-    """Bring the costs of the parts closer together, in place.
+    """Bring the costs of the parts closer together, in place, two at a time.
 
-    Two parts at a time are divided anew. Only what lies closer together and holds the cap is taken, so the
-    greatest cost of all never rises and the least never falls.
+    What is taken holds the cap, so the greatest cost of all never rises and the least never falls.
     """
     parts = _Parts(partitions, lengths, cap, costs)
     parts.settle(lambda ranked, several: ((low, ranked[-1]) for low in ranked if ranked[-1] == several[-1]))
@@ -48,10 +47,8 @@ class _Parts:
     def settle(self, pairs: Callable[[list[Ranked], list[Ranked]], Iterable[tuple[Ranked, Ranked]]]) -> None:
         """Divide the first of the pairs that this helps, again and again.
 
-        Args:
-            pairs: Gives pairs of a cheaper and a costlier part, the most promising first, from all parts with
-                the cheapest first, and from those of several samples. The costlier one has several.
-
+        `pairs` gets all parts, and those of several samples, each cheapest first. It gives a cheaper part and
+        a costlier one of several samples, the most promising pair first.
         """
         ranked = sorted((cost, place) for place, cost in enumerate(self.totals))
         # Of those that cost most, many are one long sample each: to pass them by took half of the time.
@@ -93,7 +90,7 @@ class _Parts:
         for parts in (exchange(one, two, self.costs), halves(one + two, self.costs)):
             costs = [total(part, self.costs) for part in parts]
             apart = abs(costs[0] - costs[1])
-            if apart < least and self.hold(parts, costs):
+            if apart < least and holds(parts, self.lengths, self.cap):
                 least, changed = apart, True
                 self.partitions[low], self.partitions[high] = parts
                 self.totals[low], self.totals[high] = costs
@@ -102,21 +99,11 @@ class _Parts:
                 self.rising[place] = sorted([self.costs[index] for index in self.partitions[place]])
         return changed
 
-    def hold(self, parts: Sequence[Sequence[int]], costs: Sequence[Number]) -> bool:
-        """Tell whether two parts hold the cap."""
-        if self.costs is not self.lengths:
-            return holds(parts, self.lengths, self.cap)
-        return all(len(part) == 1 or cost <= self.cap for part, cost in zip(parts, costs, strict=True))
-
 
 def closer(low: list[Number], high: list[Number], gap: Number) -> bool:
     """Tell whether `exchange` or `halves` brings two parts closer together, whatever the cap says.
 
-    Args:
-        low: What each sample of the cheaper part costs, rising. Whole numbers.
-        high: The same of the costlier part.
-        gap: By how much that is costlier.
-
+    A part is what each sample costs, whole numbers, rising; the costlier part, `high`, is so by `gap`.
     """
     for given in high:
         # What it costs more than what is taken for it, which may be nothing, is less than the gap.

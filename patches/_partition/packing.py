@@ -1,7 +1,4 @@
-"""Packing samples into as few parts as hold a cap, and the bounds on how few that can be.
-
-Everywhere here a sample over the cap is alone in its part.
-"""
+"""Packing samples into as few parts as hold a cap: a sample over it is alone. And bounds on how few."""
 
 from __future__ import annotations
 
@@ -18,17 +15,9 @@ if TYPE_CHECKING:
 _GRAINS = 10
 
 
-def first_fit_count(lengths: Sequence[int], cap: int) -> int:
-    """Return how many parts first fit in the order of the samples needs to hold the cap."""
-    return len(first_fit(lengths, cap))
-
-
 def first_fit(lengths: Sequence[int], cap: int) -> list[list[int]]:
-    """Put each sample, in order, into the first part with room for it, or into a new one.
-
-    The parts are the leaves of a tree whose inner nodes know the most room below them, so that finding the
-    first that has room takes the logarithm of their number.
-    """
+    """Put each sample, in order, into the first part with room for it, or into a new one."""
+    # The parts are the leaves of a tree whose inner nodes know the most room below them.
     leaves = 1 << max(len(lengths) - 1, 0).bit_length()
     room = [cap] * (2 * leaves)
     parts: list[list[int]] = []
@@ -86,10 +75,7 @@ def best_fit_decreasing(lengths: Sequence[int], cap: int) -> list[list[int]]:
 def worst_fit(
     lengths: Sequence[int], parts: int, cap: int, costs: Sequence[Number]
 ) -> list[list[int]] | None:
-    """Put each sample, costliest first, into the cheapest part with room for it; `None` if there is none.
-
-    No part is empty unless there are fewer samples than parts.
-    """
+    """Put each sample, costliest first, into the cheapest part with room; `None` if there is none for one."""
     partitions: list[list[int]] = [[] for _ in range(parts)]
     rooms = [cap] * parts
     heap: list[tuple[Number, int, int]] = [(0, 0, place) for place in range(parts)]

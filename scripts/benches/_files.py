@@ -7,14 +7,19 @@ with `OVERLAY=1` is counted whole. Unlike times they are the same in each run.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 from typing import NamedTuple
 
 from benches._timing import Row, clean_environment, interpreter
 
+ROOT = Path(__file__).resolve().parents[2]
+
 #: What the issue of this project allows.
 MOST_FILES, MOST_BYTES = 40, 1_000_000
-#: Prints what the start-up files read, or what they run in a folder that is given.
+#: Prints what is read by what the start-up file runs.
 CODE = """
 import os, sys
 opened, writes = {}, os.O_WRONLY | os.O_RDWR
@@ -23,10 +28,7 @@ def hook(event, arguments):
         opened.setdefault(os.path.abspath(arguments[0]))
 sys.path[:0] = sys.argv[1:]
 sys.addaudithook(hook)
-if not sys.argv[1:]:
-    import site
-    site.main()
-elif os.environ["OVERLAY"] == "1":
+if os.environ["OVERLAY"] == "1":
     from overlay.launch import startup
     startup.start()
 found = {path: os.path.getsize(path) for path in opened if os.path.isfile(path)}
@@ -48,15 +50,21 @@ class Read(NamedTuple):
         return sum(self.files.values())
 
 
-def read(*folder: str, armed: bool) -> Read:
-    """Return what the start of an interpreter reads, with compiled files where they can be written.
+def place(folder: Path) -> None:
+    """Copy overlay into a folder as a wheel installs it: an installed checkout is found by other code."""
+    for name, inside in (("overlay", ""), ("patches", "overlay"), ("compat", "overlay")):
+        shutil.copytree(ROOT / name, folder / inside / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def read(folder: Path, *, armed: bool) -> Read:
+    """Return what the start of an interpreter reads, with compiled files.
 
     Args:
-        folder: Where overlay lies as a wheel installs it, in place of what is installed here.
+        folder: Where overlay lies.
         armed: Whether the environment asks for overlay.
 
     """
-    command = interpreter("-S", "-c", CODE, *folder)
+    command = interpreter("-S", "-c", CODE, str(folder))
     environ = {**clean_environment(), "OVERLAY": "1" if armed else "0"}
     for _ in range(2):  # the first may compile
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
@@ -67,7 +75,9 @@ def read(*folder: str, armed: bool) -> Read:
 
 def measure(_turns: int) -> list[Row]:
     """Compare what a start with overlay reads with what one without reads."""
-    plain, armed = read(armed=False), read(armed=True)
+    with tempfile.TemporaryDirectory() as folder:
+        place(Path(folder))
+        plain, armed = (read(Path(folder), armed=one) for one in (False, True))
     return [
         _row(
             "files read at start, OVERLAY=1 / OVERLAY=0",

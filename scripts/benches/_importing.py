@@ -1,8 +1,7 @@
 """Import what a trainer imports, and print what that took: `_importing.py WHAT HOW [FOLDER]`, as JSON.
 
 A program of its own: what was imported before would not be imported again. HOW is `plain`, `armed`, or
-`unknown`: armed, and nothing is known of any source. With overlay its parts are printed too. All is processor
-time in seconds.
+`edited`: armed, and no file is as it was tested, so that all are parsed. All is processor time in seconds.
 """
 
 from __future__ import annotations
@@ -16,50 +15,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Time by part, and the parts that are being run. What a part does within another is not counted twice.
-_times: dict[str, float] = {}
-_within: list[list[Any]] = []
+#: What overlay took, by part: `enable()`, and what it does as modules are imported.
+_times = {"enable()": 0.0, "imports": 0.0}
 
 
 def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that adds what it takes to a part."""
+    """Return a function that adds what it takes to a part, once where it comes to itself again."""
+    depth = 0
 
     def run(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal depth
+        depth += 1
         begin = time.process_time()
-        _within.append([part, 0.0])
         try:
             return function(*arguments, **keywords)
         finally:
-            took = time.process_time() - begin
-            _, inner = _within.pop()
-            _times[part] = _times.get(part, 0.0) + took - inner
-            if _within:
-                _within[-1][1] += took
+            depth -= 1
+            if not depth:
+                _times[part] += time.process_time() - begin
 
     return run
-
-
-def watch() -> None:
-    """Time the parts of overlay from here on."""
-    from overlay.runtime import engine, session, sites
-    from overlay.source import decide
-    from overlay.source.source import InstalledTree
-
-    for owner, name, part in (
-        (session.Session, "_imported", "rest"),
-        (engine.Engine, "known", "patches"),
-        (engine.Engine, "_lock_of", "lock"),
-        (InstalledTree, "source", "reading"),
-        (InstalledTree, "read", "reading"),
-        (decide, "decide_all", "deciding"),
-        (InstalledTree, "let_go", "deciding"),
-        (sites, "rebind", "searching"),
-        (sites, "sole_names", "searching"),
-        (session, "modules_with_functions", "searching"),
-        (sites, "prepare", "installing"),
-        (sites, "put", "installing"),
-    ):
-        setattr(owner, name, timed(part, getattr(owner, name)))
 
 
 def verl() -> None:
@@ -84,19 +59,18 @@ def main() -> None:
     what, how, *folders = sys.argv[1:]
     sys.path[:0] = folders
     begin = time.process_time()
+    applied = []
     if how != "plain":
         import overlay
-
-        enable = timed("enable()", overlay.enable)
-        enable()
-        watch()
-    if how == "unknown":
         from overlay.runtime import session
+        from overlay.source import table
 
-        vars(session)["tables"] = lambda: None
+        if how == "edited":
+            vars(table)["files_digest"] = lambda *_: ""
+        session.Session._imported = timed("imports", session.Session._imported)  # type: ignore[method-assign] # noqa: SLF001
+        timed("enable()", overlay.enable)()
     {"verl": verl, "slime": slime}[what]()
     total = time.process_time() - begin
-    applied = []
     if how != "plain":
         applied = [patch.patch for patch in overlay.status().patches if patch.state == "applied"]
     print(json.dumps({"total": total, "parts": _times, "applied": applied}))

@@ -1,7 +1,7 @@
 """What overlay adds to the import of a trainer: verl's Megatron engine and slime's actor, in turn with plain.
 
 Each import is a process of its own, as a rank is. It may also write the line on the configuration, as rank 0
-does, or parse all sources, as where none is of a release.
+does, or parse all sources, as where somebody has edited each file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def measure(turns: int) -> list[Row]:
         for label, how, environ in (
             ("a rank", "armed", {}),
             ("rank 0, with its line", "armed", {"RANK": "0", "OVERLAY_LOG": "info"}),
-            ("a rank, unknown sources", "unknown", {}),
+            ("a rank, all files edited", "edited", {}),
         ):
             title = f"{name}, {label}"
             pairs, parts = _compared(arguments, how, environ, turns)

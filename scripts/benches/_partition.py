@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benches import _rivals
 from benches._timing import Row, seconds, summary, take_turns
-from overlay.patches._partition import capped_partitions, first_fit_count, karmarkar_karp
+from overlay.patches._partition import capped_partitions, karmarkar_karp
+from overlay.patches._partition.packing import first_fit
 from sources.git_sources import UPSTREAMS
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def measure(turns: int) -> list[Row]:
         raise RuntimeError(f"verl cannot be imported: {error}") from error
     rows = [against(upstream, *case, turns=turns) for case in TIMED]
     drawn = lengths(TIMED[0][0])
-    needed = first_fit_count(drawn, BUDGET)
+    needed = len(first_fit(drawn, BUDGET))
     return [
         *rows,
         row(
@@ -134,7 +135,7 @@ def cut_off(count: int) -> list[int]:
 def cases() -> list[tuple[str, list[int], int]]:
     """Return lengths and numbers of parts: what first fit needs, and that aligned up to 8 for pipelines."""
     drawn = [lengths(8192), lengths(2048), cut_off(2048), lengths(512)]
-    needed = [first_fit_count(one, BUDGET) for one in drawn]
+    needed = [len(first_fit(one, BUDGET)) for one in drawn]
     return [
         ("", drawn[0], needed[0]),
         ("", drawn[1], needed[1]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from typing import TYPE_CHECKING
 
-from sources.fetch_source import fetch
+from sources.git_sources import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

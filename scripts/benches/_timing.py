@@ -12,6 +12,7 @@ of processor time stayed within a fifth of theirs.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -44,7 +45,7 @@ class Row(NamedTuple):
     @property
     def ratio(self) -> float:
         """Measured over baseline."""
-        return self.measured / self.baseline
+        return self.measured / self.baseline if self.baseline else math.inf
 
     @property
     def met(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from checks import UPSTREAMS
 
 from benches import _program
-from sources.fetch_source import fetch
+from sources.git_sources import fetch
 
 CHECK = UPSTREAMS / "loss_memory_check.py"
 

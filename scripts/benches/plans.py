@@ -4,7 +4,7 @@ As a program this prints what a step takes, over the least that any plan could, 
 
     ./scripts/bench plans --seed 1
 
-Nothing here was timed on a GPU. `bench growth` times the planner itself.
+Nothing here was timed on a GPU.
 """
 
 from __future__ import annotations

@@ -12,27 +12,29 @@ Exit code: 0 if every case is right with overlay, 1 if not.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
 import math
 import os
 import secrets
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from overlay.compat.ranks.launcher import run_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RANKS = 4
 #: Tokens of one sequence that a rank can hold.
 CAP = 6
 #: Relative, of the gradient and of the reported loss: ten times what float32 leaves here.
 TOLERANCE = 1e-6
-#: Seconds for one start of the ranks, most of which is importing verl.
+#: Seconds for one start of the ranks, most of which is importing verl and Megatron.
 TIMEOUT = 240.0
 
 _LONG, _SHORT = (5, 9, 4, 7, 3, 6, 8, 4), (5, 3, 4, 2, 3, 6, 6, 4)
@@ -54,13 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="of weights and tokens")
-    parser.add_argument("--ranks", nargs=2, metavar=("MODE", "FOLDER"), help=argparse.SUPPRESS)
-    parser.add_argument("--cases", nargs="*", default=list(CASES), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.ranks:
-        mode, folder = options.ranks
-        return run_ranks(mode, Path(folder), options.cases, options.seed)
-    rows = {mode: run_mode(mode, options.seed) for mode in MODES}
+    os.environ["OVERLAY_TEST_SEED"] = str(options.seed)
+    rows = {mode: run_mode(mode) for mode in MODES}
     versions = {name: _version(name) for name in ("verl", "megatron-core", "torch")}
     print(table(rows, versions))
     packages = f"megatron-core {versions['megatron-core']}, torch {versions['torch']}"
@@ -82,89 +80,44 @@ def main(arguments: list[str] | None = None) -> int:
 # --- starting the ranks ---
 
 
-def run_mode(mode: str, seed: int) -> list[Row]:
+def run_mode(mode: str) -> list[Row]:
     """Run every case in one mode, and return a row for each, in order.
 
     The ranks are started once, and once more after each case that they do not survive.
     """
     rows: dict[str, Row] = {}
-    while len(rows) < len(CASES):
-        remaining = [name for name in CASES if name not in rows]
-        _say(f"{mode}: starting {RANKS} ranks, which import verl and Megatron first (under a minute) ...")
+    while left := [case for case in CASES if case not in rows]:
+        print(f"{mode}: starting {RANKS} ranks (under a minute) ...", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            ended = _start(mode, folder, remaining, seed)
-            found = {case: _found(folder, case) for case in remaining}
-            log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
-        if not any(found.values()):
-            sys.exit(f"no rank has come as far as the first case:\n{log[-4000:]}")
-        for case in remaining:
-            row = _row(case, found[case], ended)
-            rows[case] = row
-            if "crash" in row:
-                _say(f"{mode}: {case}: {row['verdict']}")
+            try:
+                found = run_cases(
+                    RANKS, Path(__file__), Path(name), overlay=mode == "overlay", only=left, timeout=TIMEOUT
+                )
+            except (RuntimeError, TimeoutError) as error:
+                sys.exit(str(error))
+        for case in left:
+            rows[case] = _row(case, found.get(case, [None] * RANKS))
+            if "crash" in rows[case]:
                 break
-    return [rows[case] for case in CASES]
+    return list(rows.values())
 
 
-def _start(mode: str, folder: Path, cases: list[str], seed: int) -> str:
-    """Run the ranks to their end, report progress, and return how they ended."""
-    command = [sys.executable, "-W", "ignore", __file__, "--ranks", mode, str(folder)]
-    command += ["--seed", str(seed), "--cases", *cases]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    deadline = time.monotonic() + TIMEOUT
-    with (folder / "log.txt").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
-        try:
-            shown = 0
-            while process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.2)
-                done = [case for case in cases if _complete(_found(folder, case))]
-                for case in done[shown:]:
-                    _say(f"{mode}: {case}: done")
-                shown = len(done)
-            return "exit" if process.poll() is not None else "timeout"
-        finally:
-            # The ranks are a session of their own, and end together.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _complete(found: dict[int, Row]) -> bool:
-    return len(found) == RANKS and not any("raised" in result for result in found.values())
-
-
-def _found(folder: Path, case: str) -> dict[int, Row]:
-    """Return what the ranks have written about a case so far."""
-    found = {}
-    for rank in range(RANKS):
-        path = folder / f"rank{rank}.jsonl"
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            with contextlib.suppress(ValueError):  # a line that is being written
-                name, result = json.loads(line)
-                if name == case:
-                    found[rank] = result
-    return found
-
-
-def _row(case: str, found: dict[int, Row], ended: str) -> Row:
+def _row(case: str, found: list[Row | None]) -> Row:
     """Return the row of a case: its figures, or how it ended instead."""
-    lengths, _ = CASES[case]
-    row: Row = {"case": case, "lengths": list(lengths)}
+    row: Row = {"case": case, "lengths": list(CASES[case][0])}
     # What the other ranks say is that one is gone, so the first to raise is the one to listen to.
     raised = sorted(
-        (result["at"], rank, result["raised"]) for rank, result in found.items() if "raised" in result
+        (result["at"], rank, result["raised"])
+        for rank, result in enumerate(found)
+        if result and "raised" in result
     )
-    if not _complete(found):
-        crash = f"rank {raised[0][1]}: {raised[0][2]}" if raised else "no rank says why"
-        verdict = f"hangs for {TIMEOUT:.0f} s" if ended == "timeout" and not raised else f"crashes: {crash}"
-        return {**row, "crash": crash, "verdict": verdict}
-    row |= {name: found[0].get(name) for name in ("sizes", "ratio", "reported", "true")}
+    if raised or None in found:
+        crash = f"rank {raised[0][1]}: {raised[0][2]}" if raised else "ranks do not come back"
+        return {**row, "crash": crash, "verdict": f"crashes: {crash}"}
+    results = [result for result in found if result is not None]
+    row |= {name: results[0].get(name) for name in ("sizes", "ratio", "reported", "true")}
     # Every rank holds the whole gradient; the worst one counts, and nothing is worse than no number.
-    errors = [_number(result.get("error")) for result in found.values()]
+    errors = [_number(result.get("error")) for result in results]
     row["error"] = max(errors, key=lambda error: (math.isnan(error), error))
     # A comparison with NaN is false: only what is known to be within the tolerance is right.
     right = all(error < TOLERANCE for error in errors) and abs(_over_true(row) - 1) < TOLERANCE
@@ -184,36 +137,21 @@ def _number(value: float | None) -> float:
 # --- on each rank ---
 
 
-def run_ranks(mode: str, folder: Path, cases: list[str], seed: int) -> int:
-    """Import what the ranks need, which takes most of their time, fork them, and return their exit status."""
-    if mode == "overlay":
-        import overlay
+def cases(_world: int) -> list[tuple[str, int, int, Callable[[], Row]]]:
+    """Return the cases for `overlay.compat.ranks.engine_main`. After one that fails, none is run any more."""
+    failed: list[str] = []
 
-        overlay.enable("verl.dynamic-cp-loss, megatron.dynamic-cp-names", strict=True)
+    def run(case: str) -> Row:
+        if failed:
+            raise RuntimeError(f"after {failed[0]}")
+        try:
+            return _train(*CASES[case], seed=int(os.environ["OVERLAY_TEST_SEED"]))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what this case shows
+            failed.append(case)
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return {"raised": text[:160], "at": time.time()}
 
-    from overlay.compat import cpu_engine, forked_ranks  # noqa: F401 -- the first for the ranks
-
-    return forked_ranks.run(RANKS, lambda: run_on_this_rank(folder, cases, seed))
-
-
-def run_on_this_rank(folder: Path, cases: list[str], seed: int) -> int:
-    """Run cases in order, and write a line for each; end all ranks at the first one that fails."""
-    from overlay.compat import cpu_engine
-
-    path = folder / f"rank{os.environ['RANK']}.jsonl"
-    with path.open("w", encoding="utf-8") as report, cpu_engine.cpu_ranks(), cpu_engine.parallel_state():
-        for case in cases:
-            result: Row
-            try:
-                result = _train(*CASES[case], seed=seed)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is what this case shows
-                text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                result = {"raised": text[:160], "at": time.time()}
-            report.write(json.dumps([case, result]) + "\n")
-            report.flush()
-            if "raised" in result:
-                os.killpg(0, signal.SIGKILL)  # the other ranks wait for this one
-    return 0
+    return [(case, 1, 1, functools.partial(run, case)) for case in CASES]
 
 
 def _train(lengths: tuple[int, ...], micro_batches: int, *, seed: int) -> Row:
@@ -293,10 +231,6 @@ def _version(distribution: str) -> str:
     from importlib.metadata import version
 
     return version(distribution)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,15 @@
 
 `requirements.lock` names the version of every package. It has neither hashes nor an index: one version of
 torch is a different file for the CPU and for CUDA, and the index that pip is configured with decides which
-one comes.
+one comes. A `uv.lock` would name the index and the file, so `uv sync` can't do this.
 
-A record in the environment says what it was made from; while that has not changed, no tool starts and nothing
-is asked of the network. uv installs. Left to do here:
+A record in the environment says what it was made from. While that has not changed, no tool starts and nothing
+is asked of the network. uv installs; this script
 
-- to install uv, with pip, into `.cache`;
-- to tell uv where packages come from, as uv reads neither pip's files nor its variables;
-- to let one command install while others wait: the lock is on a file, so the system releases it if its holder
-  dies;
-- to make an environment anew after an interrupted installation, which may have left half a package;
-- to remove settings that are meant for other environments (`PIP_CONSTRAINT`, `PIP_USER`, `PYTHONPATH` ...).
+- installs uv with pip, into `.cache`, and tells it where pip finds packages;
+- lets one command install while others wait;
+- makes an environment anew after an interrupted installation, which may have left half a package;
+- removes settings that are meant for other environments (`PIP_CONSTRAINT`, `PIP_USER`, `PYTHONPATH` ...).
 
 Nothing outside the checkout changes, except the caches of pip and uv.
 """
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The version of Python that the lock file is for.
-PYTHON = (3, 11)
+PYTHON = "3.11"
 #: Settings of the caller that would put packages elsewhere, or put others in place of the locked ones.
 FOREIGN = re.compile(
     r"PIP_((BUILD_)?CONSTRAINT|REQUIREMENT|TARGET|PREFIX|ROOT|USER|NO_DEPS|UPGRADE|FORCE_REINSTALL"
@@ -56,8 +54,6 @@ SOURCES = {
     "no-index": ("UV_NO_INDEX", " "),
     "cert": ("SSL_CERT_FILE", " "),
     "proxy": ("ALL_PROXY", " "),
-    "timeout": ("UV_HTTP_TIMEOUT", " "),
-    "default-timeout": ("UV_HTTP_TIMEOUT", " "),
 }
 
 
@@ -94,7 +90,7 @@ def child_environment(layout: Layout) -> dict[str, str]:
 
 def base(layout: Layout) -> str:
     """Return what an environment cannot be moved to by installing: the editable install has the path."""
-    return f"uv, Python {PYTHON[0]}.{PYTHON[1]}, {layout.root}"
+    return f"uv, Python {PYTHON}, {layout.root}\n"
 
 
 def wanted(layout: Layout) -> str:
@@ -102,15 +98,12 @@ def wanted(layout: Layout) -> str:
     # The editable install holds the version, and copies of the start-up files.
     paths = [layout.requirements, layout.root / "pyproject.toml", layout.root / "overlay" / "_version.py"]
     parts = [path.read_bytes() for path in (*paths, *sorted((layout.root / "startup").glob("*")))]
-    return f"{base(layout)}\n{hashlib.sha256(bytes(1).join(parts)).hexdigest()}\n"
+    return f"{base(layout)}{hashlib.sha256(bytes(1).join(parts)).hexdigest()}\n"
 
 
 def recorded(layout: Layout) -> str | None:
-    """Return the record, `None` if there is none or none that can be read."""
-    try:
-        return layout.record.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
+    """Return the record, `None` if there is none."""
+    return layout.record.read_text(encoding="utf-8") if layout.record.exists() else None
 
 
 def is_current(layout: Layout) -> bool:
@@ -126,29 +119,27 @@ def ensure(layout: Layout | None = None) -> Path:
     layout = Layout() if layout is None else layout
     if is_current(layout):
         return layout.python
-    with locked(layout) as lock:
+    with locked(layout):
         if not is_current(layout):
-            make(layout, lock)
+            make(layout)
     return layout.python
 
 
 @contextlib.contextmanager
-def locked(layout: Layout) -> Iterator[int]:
-    """Hold the lock, and yield its file descriptor. A process that inherits it holds the lock too."""
+def locked(layout: Layout) -> Iterator[None]:
+    """Hold the lock, which a tool inherits: the system releases it when the last of its holders is gone."""
     layout.cache.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(str(layout.cache / "environment.lock"), os.O_RDWR | os.O_CREAT, 0o666)
-    try:
+    with (layout.cache / "environment.lock").open("w") as file:
+        os.set_inheritable(file.fileno(), True)  # noqa: FBT003 -- the name says what
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say("another call is making the environment, waiting for it")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
-def make(layout: Layout, lock: int) -> None:
+def make(layout: Layout) -> None:
     """Bring the environment to what the files ask for, under the lock.
 
     Raises SetupError: a tool failed, and an environment that worked before still does; or there is a `.venv`
@@ -159,40 +150,31 @@ def make(layout: Layout, lock: int) -> None:
         raise SetupError(f"{layout.venv} exists and was not made by this script. Move it away or delete it.")
     env = child_environment(layout)
     env.update(settings_of_uv(layout, env))
-    uv = find_uv(layout, env, lock)
-    if before is None or before.partition("\n")[0] != base(layout) or not layout.python.exists():
+    uv = find_uv(layout, env)
+    if not before or not before.startswith(base(layout)) or not layout.python.exists():
         if before is not None:
             reason = "it was moved, or made in another way" if before else "its installation did not end"
             say(f"making {layout.venv} anew: {reason}")
-            # Moved first, so that a call that is killed meanwhile leaves no half of it.
-            layout.venv.replace(layout.root / f".venv-discarded-{os.getpid()}")
-            for old in layout.root.glob(".venv-discarded-*"):
-                shutil.rmtree(old, ignore_errors=True)
         before = ""
-        layout.venv.mkdir(exist_ok=True)
-        layout.record.touch()
-        version = "{}.{}".format(*PYTHON)
-        python = sys.executable if sys.version_info[:2] == PYTHON else version
-        # `--allow-existing`, because the record is there.
-        venv = [uv, "venv", "--no-project", "--allow-existing", "--python", python, str(layout.venv)]
+        python = sys.executable if sys.version.startswith(f"{PYTHON}.") else PYTHON
         try:
-            run(venv, layout, env, lock)
+            run([uv, "venv", "--no-project", "--clear", "--python", python, str(layout.venv)], layout, env)
         except SetupError as error:
             raise SetupError(
-                f"CPython {version} is needed, and uv neither found nor downloaded it: see above. Install it "
-                f"with `apt-get install python{version}` or `pyenv install {version}`, and run this again."
+                f"CPython {PYTHON} is needed, and uv neither found nor downloaded it: see above. Install it "
+                f"with `apt-get install python{PYTHON}` or `pyenv install {PYTHON}`, and run this again."
             ) from error
     layout.record.write_text("")
     install = [uv, "pip", "install", "--compile-bytecode", "--python", str(layout.python)]
+    lock = str(layout.requirements)
     try:
-        lock_file = str(layout.requirements)
-        run([*install, "--build-constraints", lock_file, "--requirements", lock_file], layout, env, lock)
+        run([*install, "--build-constraints", lock, "--requirements", lock], layout, env)
         # Built with what is locked, not with a download of its own.
         own = ["--no-deps", "--no-build-isolation", "--reinstall", "--editable", str(layout.root)]
-        run([*install, *own], layout, env, lock)
+        run([*install, *own], layout, env)
     except SetupError:
         # uv installs nothing before it has everything: without a network, what was there still works.
-        layout.record.write_text(before or "")
+        layout.record.write_text(before)
         raise
     layout.record.write_text(wanted(layout))
     say(f"the environment is ready: {layout.venv}")
@@ -220,7 +202,7 @@ def settings_of_uv(layout: Layout, env: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in settings.items() if name not in env}
 
 
-def find_uv(layout: Layout, env: dict[str, str], lock: int) -> str:
+def find_uv(layout: Layout, env: dict[str, str]) -> str:
     """Return the path of uv: the locked one, which pip installs into `.cache`, or else the PATH's."""
     (pin,) = re.findall(r"^uv==\S+", layout.requirements.read_text(encoding="utf-8"), re.MULTILINE)
     folder = layout.cache / pin
@@ -229,7 +211,7 @@ def find_uv(layout: Layout, env: dict[str, str], lock: int) -> str:
         shutil.rmtree(part, ignore_errors=True)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
         try:
-            run([*pip, "--target", str(part), pin], layout, env, lock)
+            run([*pip, "--target", str(part), pin], layout, env)
         except SetupError as error:
             if found := shutil.which("uv"):
                 return found
@@ -238,16 +220,11 @@ def find_uv(layout: Layout, env: dict[str, str], lock: int) -> str:
     return str(folder / "bin" / "uv")
 
 
-def run(command: list[str], layout: Layout, env: dict[str, str], lock: int) -> None:
-    """Run a tool with its output on stderr.
-
-    It inherits the lock: nobody else installs while it still writes, whatever becomes of this process.
-
-    Raises SetupError if it fails, SystemExit if it was killed.
-    """
+def run(command: list[str], layout: Layout, env: dict[str, str]) -> None:
+    """Run a tool with its output on stderr. Raises SetupError if it fails, SystemExit if it was killed."""
     sys.stderr.flush()
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=2, env=env, cwd=layout.root, pass_fds=(lock,), check=False
+        command, stdin=subprocess.DEVNULL, stdout=2, env=env, cwd=layout.root, close_fds=False, check=False
     )
     name = " ".join(command[:3])
     if done.returncode < 0:

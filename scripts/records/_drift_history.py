@@ -11,6 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.errors import SourceError
+from overlay.source.bindings import Module
 from overlay.source.source import Tree
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Repository:
         self.folder = folder
         batch = ["git", "-C", str(folder), "cat-file", "--batch"]
         self._batch = subprocess.Popen(batch, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._parsed: OrderedDict[str, ast.Module | str] = OrderedDict()
+        self._parsed: OrderedDict[str, Module | str] = OrderedDict()
         self._times: dict[str, int] = {}
         self._answers: dict[tuple[str, str], str | None] = {}
 
@@ -117,12 +118,12 @@ class Repository:
         self._batch.stdout.read(1)
         return content
 
-    def parse(self, name: str) -> ast.Module:
+    def parse(self, name: str) -> Module:
         """Return the syntax tree of a blob. Raises `SourceError`."""
         found = self._parsed.get(name)
         if found is None:
             try:
-                found = ast.parse(self.blob(name))
+                found = Module(ast.parse(self.blob(name)))
             except (SyntaxError, ValueError, RecursionError) as error:
                 found = f"a source does not parse: {error}"
             self._parsed[name] = found
@@ -212,11 +213,9 @@ class CommitTree(Tree):
         blob = self._blob_of(site.partition(":")[0])
         return self._repository.digest(blob, site, self) if blob else None
 
-    def _parse(self, module: str) -> ast.Module | None:
+    def _parsed(self, module: str) -> Module:
         blob = self._blob_of(module)
-        if blob is None:
-            return None
-        return self._repository.parse(blob) if blob else ast.parse("")
+        return self._repository.parse(blob) if blob else Module(ast.parse(""))
 
 
 def _git(folder: Path, *command: str, given: str = "", check: bool = True) -> str:

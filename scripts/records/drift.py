@@ -18,11 +18,12 @@ import argparse
 import os
 import sys
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.source.decide import decide
 from overlay.source.registry import load_patches, tables
-from overlay.source.table import Row, Table
+from overlay.source.table import NAME, Row, Table, read
 from overlay.verdict import LOUD
 from progress import tracked
 from records._drift_history import CommitTree, HistoryError, Repository
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from overlay.patch import Patch
-    from overlay.source.table import Tested
     from overlay.verdict import Verdict
     from sources.releases import Release
 
 HISTORIES = ("slime@main", "verl@main", "megatron@main", "megatron@dev")
 DAY = 86400
+PATCHES = Path(__file__).resolve().parents[2] / "patches"
 TABLES = ("today", "frozen", "weekly")
 #: How the tag of a release is named, by the name that a source has before its version.
 _TAGS = {"slime": "{}", "verl": "v{}", "megatron-core": "core_v{}", "megatron": "{}"}
@@ -79,7 +80,7 @@ def walk(  # noqa: PLR0913, PLR0917 -- what a history is decided on by
     paths: Sequence[str],
     patches: Iterable[Patch],
     period: tuple[int, int],
-    table: Tested,
+    table: Table,
     *,
     weekly: bool = False,
 ) -> dict[str, Drift]:
@@ -213,10 +214,10 @@ def measured(history: str, options: argparse.Namespace) -> str:
     paths = UPSTREAMS[project].paths
     repository = Repository(folder)
     try:
-        known: Tested = (
+        known: Table = (
             tables()
             if options.table == "today"
-            else out_by(repository, period[0], tables().of(f"{project}."), releases.read())
+            else out_by(repository, period[0], Table(read(str(PATCHES / project / NAME))), releases.read())
         )
         weekly = options.table == "weekly"
         found = walk(repository, branch or "main", paths, patches, period, known, weekly=weekly)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import ast
-from functools import cache
-from graphlib import CycleError, TopologicalSorter
+from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = ROOT / "overlay"
@@ -24,74 +26,26 @@ PLACES = {"errors": "(errors)", "_version": "(errors)"} | dict.fromkeys(
 )
 
 
-def files(folder: Path = ENGINE) -> dict[str, Path]:
-    """Return the modules of the engine by their dotted names, without the `__init__` of rooms."""
-    found = {}
-    for path in sorted(folder.rglob("*.py")):
-        parts = path.relative_to(folder.parent).with_suffix("").parts
-        if parts[-1] != "__init__":
-            found[".".join(parts)] = path
-        elif len(parts) == 2:
-            found[parts[0]] = path
-    return found
+def arrows() -> dict[str, set[str]]:
+    """Return for each module of the engine those that it imports. A package stands for its `__init__`."""
+    graph = grimp.build_graph(ENGINE.name, cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
 
 
 def room_of(module: str) -> str:
     """Return the room of a module of the engine."""
     _, *rest = module.split(".")
-    if len(rest) > 1:
+    if rest and (ENGINE / rest[0]).is_dir():
         return rest[0]
     return PLACES.get(rest[0] if rest else "", "(doors)")
 
 
-def arrows(folder: Path = ENGINE) -> dict[str, set[str]]:
-    """Return for each module of the engine those that it imports."""
-    known = files(folder)
-    found: dict[str, set[str]] = {name: set() for name in known}
-    for name, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                said = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                said = [
-                    inner if (inner := f"{node.module}.{alias.name}") in known else str(node.module)
-                    for alias in node.names
-                ]
-            else:
-                continue
-            found[name] |= {one for one in said if one in known and one != name}
-    return found
-
-
 def between_rooms(modules: dict[str, set[str]]) -> dict[str, set[str]]:
     """Return for each room those that its modules import from."""
-    found: dict[str, set[str]] = {room_of(name): set() for name in modules}
+    found: dict[str, set[str]] = defaultdict(set)
     for name, others in modules.items():
         found[room_of(name)] |= {room_of(other) for other in others} - {room_of(name)}
     return found
-
-
-def circle(graph: dict[str, set[str]]) -> list[str]:
-    """Return a way round, empty if arrows lead back to nothing."""
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        found: list[str] = error.args[1]
-        return found
-    return []
-
-
-def floors(graph: dict[str, set[str]]) -> dict[str, int]:
-    """Return how many nodes each stands on, in the longest way down. Raises `ValueError` for a circle."""
-    if circle(graph):
-        msg = f"a circle: {' -> '.join(circle(graph))}"
-        raise ValueError(msg)
-
-    @cache
-    def floor(node: str) -> int:
-        return 1 + max((floor(other) for other in graph[node]), default=-1)
-
-    return {node: floor(node) for node in graph}
 
 
 def question(room: str) -> str:
@@ -103,20 +57,20 @@ def question(room: str) -> str:
 
 
 def picture() -> str:
-    """Return the rooms from the roof to the ground."""
+    """Return the rooms from the roof to the ground. Raises `CycleError` if there is no ground."""
     modules = arrows()
     rooms = between_rooms(modules)
-    level = floors(rooms)
+    floors: dict[str, int] = {}
+    for room in TopologicalSorter(rooms).static_order():
+        floors[room] = 1 + max((floors[other] for other in rooms[room]), default=-1)
+    # Their `__init__` says what is in them, and does nothing.
+    folders = {name.rpartition(".")[0] for name in modules} - {ENGINE.name}
     lines = []
-    for room in sorted(rooms, key=lambda room: (-level[room], room)):
-        lines.append(f"{level[room]:2}  {room}, {len(held(room))} files: {question(room)}")
+    for room in sorted(rooms, key=lambda room: (-floors[room], room)):
+        files = [name for name in modules if room_of(name) == room and name not in folders]
+        lines.append(f"{floors[room]:2}  {room}, {len(files)} files: {question(room)}")
         lines.append(f"    -> {', '.join(sorted(rooms[room])) or 'nothing'}")
     return "\n".join(lines)
-
-
-def held(room: str) -> list[Path]:
-    """Return the files of a room."""
-    return [path for name, path in files().items() if room_of(name) == room]
 
 
 def main(arguments: list[str]) -> int:

@@ -34,14 +34,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import triton_on_cpu
 from checks import SEED
 
-from overlay.desk.audit.judge import as_patch
 from overlay.desk.prove.forked import HOLDS
-from overlay.desk.prove.rows import Trial, text_of, trial, unjudged
+from overlay.desk.prove.rows import File, Trial, text_of, trial, unjudged
 from overlay.desk.prove.runner import STRICTLY
-from overlay.desk.prove.writing import File
 from overlay.model.settings import ALONE
 from overlay.records.own_digest import of_code
 from overlay.source.decide import decide, version_of
+from overlay.source.judge import as_patch
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import contract_of, load_patches
 from overlay.source.source import InstalledTree
@@ -49,7 +48,7 @@ from overlay.source.table import NAME, Row, Table, files_digest
 from overlay.verdict import APPLY
 from records import _support_print
 from sources import fetch_release, releases
-from tortures._start_contracts import ContractError, outcomes
+from tortures._run_contracts import ContractError, outcomes
 from tortures._upstreams import BESIDE_MEGATRON
 
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sources.git_sources import FetchError, whole
+from sources.git_sources import CACHE, FetchError, whole
 
-__all__ = ["FetchError", "fetch"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "releases"
+__all__ = ["CACHE", "FetchError", "fetch"]
 
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([0-9][A-Za-z0-9.!+_-]*)")
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CLONES = Path(__file__).resolve().parents[2] / ".cache" / "sources"
+#: Where what is fetched is unpacked, a folder for each release.
+CACHE = CLONES.with_name("releases")
 
 #: Seconds for one call of git.
 PATIENCE = 120
@@ -85,6 +87,19 @@ def git(*arguments: str) -> bytes:
         said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"]
         raise FetchError(next((line for line in said if line.startswith("fatal: ")), said[0]))
     return done.stdout
+
+
+def fetch(project: str, revision: str, cache: Path = CACHE) -> Path:
+    """Return the folder of a tag such as `v0.2.4` or of a commit, unpacked first if it is not there yet.
+
+    Raises:
+        FetchError: it is not there, and the repository of the project is not given or does not have it.
+
+    """
+    check_name(project, revision)
+    paths = UPSTREAMS[project].paths
+    folder = cache / f"{project}-{revision}"
+    return whole(folder, lambda into: unpack(archive(project, revision, *paths), into))
 
 
 def repository(project: str) -> Path:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from progress import tracked
-from sources import fetch_release, fetch_source, git_sources
+from sources import fetch_release, git_sources
 from sources.git_sources import UPSTREAMS, FetchError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _paths(part: str) -> tuple[str, ...]:
 def _fetch(part: str, cache: Path) -> Path:
     project, _, version = part.partition(" ")
     if _paths(part):
-        return fetch_source.fetch(project, version, cache)
+        return git_sources.fetch(project, version, cache)
     return fetch_release.fetch(f"{project}=={version}", cache)
 
 

@@ -93,8 +93,8 @@ def typed_tree(root: Path) -> Path:
     """Lay out the packages as they are imported, and return the folder that holds `overlay`.
 
     The folders `patches/` and `compat/` are imported as `overlay.patches` and `overlay.compat`. setuptools
-    knows, mypy cannot be told, so it gets a tree of links. The same goes for the modules that tests share:
-    pytest puts the folder of each test on the path.
+    knows, mypy and import-linter cannot be told, so they get a tree of links. The same goes for the modules
+    that tests share: pytest puts the folder of each test on the path.
     """
     package = root / TYPED / "overlay"
     package.mkdir(parents=True, exist_ok=True)
@@ -113,9 +113,8 @@ def typed_tree(root: Path) -> Path:
     return package.parent
 
 
-def mypy(root: Path) -> tuple[int, str]:
+def mypy(root: Path, typed: Path) -> tuple[int, str]:
     """Type-check everything; return the status, and the findings by the files' names in the checkout."""
-    typed = typed_tree(root)
     command = [sys.executable, "-m", "mypy", str(TYPED / "overlay"), "scripts", "tests"]
     env = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, [typed, root / "scripts", root]))}
     done = subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, text=True, check=False)
@@ -148,17 +147,9 @@ def by_day() -> Generator[None]:
             yield
 
 
-def imports(root: Path) -> int:
-    """Hold the imports of the packages to the contracts of `[tool.importlinter]`.
-
-    In a copy that is laid out as the packages are imported: import-linter does not follow links.
-    """
-    place = root / ".cache" / "imported"
-    shutil.rmtree(place, ignore_errors=True)
-    for name in ("overlay", "patches", "compat"):
-        inside = place / "overlay" / (name if name != "overlay" else "")
-        shutil.copytree(root / name, inside, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-    # Of this environment, and from the copy before what is installed.
+def imports(root: Path, typed: Path) -> int:
+    """Hold the imports of the packages to the contracts of `[tool.importlinter]`."""
+    # Of this environment, and from the links before what is installed.
     code = "import sys; sys.path[0] = ''; from importlinter.cli import lint_imports_command as c; c()"
     command = [
         sys.executable,
@@ -169,7 +160,7 @@ def imports(root: Path) -> int:
         "--no-cache",
         "--no-logo",
     ]
-    done = subprocess.run(command, cwd=place, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, cwd=typed, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         print(done.stdout)
     return done.returncode
@@ -177,8 +168,9 @@ def imports(root: Path) -> int:
 
 def suites(root: Path) -> int:
     """Run the quick files of upstream's own suites, those whose files can be had."""
-    command = [sys.executable, "-m", "overlay", "suite", "run", "--quick"]
-    command += ["--out", str(root / ".cache" / "suite-results")]
+    results = root / ".cache" / "suite-results"
+    shutil.rmtree(results, ignore_errors=True)
+    command = [sys.executable, "-m", "overlay", "suite", "run", "--quick", "--out", str(results)]
     return subprocess.run(command, cwd=root, check=False).returncode
 
 
@@ -229,12 +221,13 @@ def main(arguments: list[str]) -> int:
     if arguments and not nightly and not lint:
         return int(pytest.main(arguments, plugins=[Closing([])]))
     # The type checker has use for one processor, and tests of ranks leave one of two idle while they wait.
+    typed = typed_tree(ROOT)
     with ThreadPoolExecutor(1) as beside:
-        closing = Closing([], beside.submit(mypy, ROOT))
+        closing = Closing([], beside.submit(mypy, ROOT, typed))
         checks: dict[str, Callable[[], int]] = {
             "ruff check": lambda: ruff(ROOT, "check"),
             "ruff format": lambda: ruff(ROOT, "format", "--check"),
-            "import-linter": lambda: imports(ROOT),
+            "import-linter": lambda: imports(ROOT, typed),
             **({"upstream's suites": lambda: suites(ROOT)} if nightly else {}),
         }
         for name, check in checks.items():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from overlay.patch import Calls, Patch
     from overlay.source.source import Tree
-    from overlay.source.table import Tables
+    from overlay.source.table import Table
 
 #: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
 INSIDE, RELIED = "inside", "relied on"
@@ -113,7 +113,7 @@ class Attack(NamedTuple):
         )  # fmt: skip
 
 
-def known_at(patch: Patch, site: str, table: Tables) -> set[object]:
+def known_at(patch: Patch, site: str, table: Table) -> set[object]:
     """Return what the rows of a patch have found at a site."""
     return {row.sites.get(site) for target in patch.targets for row in table.rows(patch, target)}
 
@@ -133,9 +133,8 @@ class Made(NamedTuple):
 def breaking(condition: Calls, tree: Tree) -> Iterator[Made]:
     """Yield the mutants in which what a condition asks for is not so any more."""
     (bound,) = tree.nodes(condition.site)
-    parsed = tree._parse(split_site(condition.site)[0])
+    parsed = tree._parsed(split_site(condition.site)[0]).tree
     assert isinstance(bound, ast.stmt)
-    assert parsed is not None
     kept = pickle.dumps(bound)
     for kind, change in _breaking.breaking(condition).items():
         new = change(pickle.loads(kept), condition)  # noqa: S301 -- as below
@@ -147,8 +146,8 @@ def mutants_of(
 ) -> Iterator[Made]:
     """Yield mutants of a site, one of each kind that there can be."""
     bound = tree.nodes(site)[:1]
-    parsed = tree._parse(split_site(site)[0])
-    if not bound or parsed is None or not isinstance(bound[0], ast.stmt):
+    parsed = tree._parsed(split_site(site)[0]).tree
+    if not bound or not isinstance(bound[0], ast.stmt):
         return
     old = _statement_at(parsed, bound[0])
     is_import = isinstance(old, (ast.Import, ast.ImportFrom))

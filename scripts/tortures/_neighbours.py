@@ -46,9 +46,7 @@ def neighbours(sites: list[str], tree: Tree) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for module in dict.fromkeys(site.partition(":")[0] for site in sites):
-        parsed = tree._parse(module)
-        if parsed is None:
-            continue
+        parsed = tree._parsed(module).tree
         inside = [site.partition(":")[2] for site in sites if site.partition(":")[0] == module]
         defined = dict(_defined(parsed))
         nodes = {name: defined[name] for name in inside if name in defined}

@@ -73,19 +73,19 @@ class Copy:
             (site / path.name).write_text(text, encoding="utf-8")
         return place / "bin" / "python"
 
-    def file_with(self, room: str, text: str) -> Path:
-        """Return the one file of a room that has a text, once. Raises `ValueError` if there is none."""
-        files = (self.root / room).rglob("*.py")
+    def file_with(self, text: str) -> Path:
+        """Return the one file of our code that has a text, once. Raises `ValueError` if there is none."""
+        files = [path for room in ROOMS for path in (self.root / room).rglob("*.py")]
         places = [path for path in files for _ in range(path.read_text(encoding="utf-8").count(text))]
         if len(places) != 1:
-            msg = f"{room} has this {len(places)} times, not once: {text}"
+            msg = f"this is there {len(places)} times, not once: {text}"
             raise ValueError(msg)
         return places[0]
 
     @contextlib.contextmanager
-    def changed(self, room: str, old: str, new: str) -> Iterator[None]:
+    def changed(self, old: str, new: str) -> Iterator[None]:
         """Have one text in place of another for as long as the context lasts."""
-        path = self.file_with(room, old)
+        path = self.file_with(old)
         before = path.read_text(encoding="utf-8")
         self._write(path, before.replace(old, new))
         try:

@@ -1,11 +1,12 @@
-"""Started with a release first on the path: runs contracts, each in a fork with one module changed.
+"""Runs contracts with one release first on the path, each in a fork with one module changed.
 
-    python _run_contracts.py SEED SECONDS < JOBS
+`outcomes` starts this file as a program for that, which imports once what takes long to import:
+
+    python _run_contracts.py SEED < JOBS
 
 A job is a line of JSON, `[patch, module, text]`; without a module nothing is changed. Two more can follow:
 `alone`, for the defect on upstream without the patch, or `strictly`, as a row of the table asks; and a table
-that is added. Prints a line of JSON for each, `[outcome, what was said]`. What takes long to import is
-imported once.
+that is added. It prints a line of JSON for each, `[outcome, what was said]`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import warnings
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -22,13 +24,59 @@ from typing import TYPE_CHECKING, Any
 from overlay.desk.prove.forked import CRASHED, HOLDS, NO_END, RAISES, WRONG, forked
 from overlay.desk.prove.runner import STRICTLY, defect_of, import_before
 from overlay.model.settings import ALONE, PROVE
+from overlay.source.registry import contract_of, load_patches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-SCRIPTS = Path(__file__).resolve().parents[1]
+    from overlay.patch import Contract
 
 __all__ = ["HOLDS", "NO_END", "RAISES", "WRONG"]
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+#: Seconds for one contract, on a machine that is busy.
+PATIENCE = 240
+CONTRACTS: dict[str, Contract] = {
+    patch: contract for patch in load_patches() if (contract := contract_of(patch)) is not None
+}
+
+
+class ContractError(RuntimeError):
+    """The process in which contracts are run did not end well."""
+
+
+def outcomes(folders: Iterable[Path], jobs: Sequence[tuple[str, ...]], seed: str) -> list[tuple[str, str]]:
+    """Return the outcome of each job, and what was said.
+
+    Args:
+        folders: What comes first on the path, the release before what stands beside it.
+        jobs: As above: patch, module and text, at least.
+        seed: Of what the contracts draw.
+
+    Raises:
+        ContractError: The process ended before all jobs were done.
+
+    """
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
+    path = os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
+    # Each has its time, and what they import first has that of one.
+    seconds = PATIENCE * (len(jobs) + 1)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", __file__, seed],
+            input="".join(json.dumps(job) + "\n" for job in jobs),
+            env={**clean, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OVERLAY_LOG": "off"},
+            capture_output=True, text=True, check=False, timeout=seconds,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ContractError(f"no end within {seconds} s") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise ContractError(said[-1])
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+# In the process that it starts ------------------------------------------------------------------------------
 
 
 class _Loader(SourceFileLoader):
@@ -60,7 +108,6 @@ class _Finder:
 
 def run(job: list[str], seed: str) -> str:
     """Return what one contract says in this process, which is not fit for another afterwards."""
-    from tortures._contracts import CONTRACTS
     from tortures._on_disk import on_disk
 
     patch, module, text, how, trust = (*job, "", "")[:5]
@@ -77,19 +124,17 @@ def run(job: list[str], seed: str) -> str:
         return contract.strictly(seed) if how == STRICTLY else contract.check(seed)
 
 
-def outcome(job: list[str], seed: str, seconds: float) -> tuple[str, str]:
+def outcome(job: list[str], seed: str) -> tuple[str, str]:
     """Return the outcome of one contract in a fork."""
-    found, why = forked(lambda: run(job, seed), seconds)
+    found, why = forked(lambda: run(job, seed), PATIENCE)
     return (RAISES if found == CRASHED else found), why
 
 
-def main(seed: str, seconds: int) -> None:
+def main(seed: str) -> None:
     """Run what comes in."""
     warnings.simplefilter("ignore")
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     sys.path.insert(0, str(SCRIPTS))
-    from tortures._contracts import CONTRACTS
-
     # What a module says as it is imported is not an answer.
     answers, sys.stdout = sys.stdout, sys.stderr
     import torch
@@ -101,9 +146,9 @@ def main(seed: str, seconds: int) -> None:
     if early := sorted(here & sys.modules.keys()):
         sys.exit(f"imported before it was changed: {', '.join(early)}")
     for job in jobs:
-        answers.write(json.dumps(outcome(job, seed, seconds)) + "\n")
+        answers.write(json.dumps(outcome(job, seed)) + "\n")
         answers.flush()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1])

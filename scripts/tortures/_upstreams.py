@@ -8,6 +8,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from overlay.source.bindings import Module
 from overlay.source.source import InstalledTree, Tree
 from sources import releases as listed
 from sources.git_sources import FetchError
@@ -115,7 +116,7 @@ class Changed(Tree):
     def __init__(self, pristine: Tree, module: str, parsed: ast.Module) -> None:
         super().__init__()
         self.pristine, self.module = pristine, module
-        self._parsed[module] = parsed
+        self._changed = Module(parsed)
 
     def source(self, module: str) -> str | None:
         return self.pristine.source(module)  # asked for whether there is one
@@ -136,8 +137,8 @@ class Changed(Tree):
         here = site.partition(":")[0] == self.module
         return super().digest(site) if here else self.pristine.digest(site)
 
-    def _parse(self, module: str) -> ast.Module | None:
-        return self._parsed[module] if module == self.module else self.pristine._parse(module)
+    def _parsed(self, module: str) -> Module:
+        return self._changed if module == self.module else self.pristine._parsed(module)
 
 
 def replaced(parsed: ast.Module, old: ast.stmt, new: list[ast.stmt]) -> ast.Module:

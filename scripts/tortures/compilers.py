@@ -17,9 +17,10 @@ from typing import Any
 from checks import ENGINE
 
 from overlay.source.registry import load_patches
-from tortures._torches import environment
+from sources import git_sources
 from tortures._upstreams import fetch
 
+TORCHES = git_sources.CACHE.with_name("torches")
 INSIDE = Path(__file__).resolve().parents[1] / "environment" / "inside.py"
 SITES = ENGINE / "compiler_sites.py"
 #: For the patches whose ids begin so, the releases that they apply to, as what is installed here they do not.
@@ -40,10 +41,10 @@ COLUMNS = {
 def look(patch: str, release: Path | None = None) -> dict[str, Any]:
     """Return what holds of the sites of one patch, in a process of its own."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    path = {"PYTHONPATH": str(release)} if release is not None else {}
+    path = os.pathsep.join(filter(None, [str(release or ""), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(SITES), patch],
-        env={**clean, **path}, capture_output=True, text=True, timeout=900, check=False,
+        env={**clean, "PYTHONPATH": path}, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return (
@@ -51,6 +52,17 @@ def look(patch: str, release: Path | None = None) -> dict[str, Any]:
         if lines
         else {"state": "failed", "reason": done.stderr[-500:], "sites": []}
     )
+
+
+def torch_of(version: str) -> Path:
+    """Return the folder of a release of torch, installed there once: gigabytes, if it is a build for CUDA."""
+
+    def install(into: Path) -> None:
+        print(f"installing torch {version}", file=sys.stderr, flush=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(into)]
+        subprocess.run([*command, f"torch=={version}", "numpy"], check=True)
+
+    return git_sources.whole(TORCHES / version, install)
 
 
 def _releases(patch: str) -> list[Path | None]:
@@ -82,9 +94,12 @@ def main(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     if options.torch:
-        again = [str(INSIDE), "tortures.compilers", "--brief"]
+        again = [sys.executable, str(INSIDE), "tortures.compilers", "--brief"]
         # One after the other: each says its line when it is through.
-        return max(subprocess.call([environment(version), *again]) for version in options.torch)
+        return max(
+            subprocess.call(again, env={**os.environ, "PYTHONPATH": str(torch_of(version))})
+            for version in options.torch
+        )
     return _look_at_all(brief=options.brief)
 
 

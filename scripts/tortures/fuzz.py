@@ -1,4 +1,4 @@
-"""Fuzz settings, locks, recipes, lengths: an error of overlay's own or a right answer, nothing half done."""
+"""Fuzz settings, locks, lengths: an error of overlay's own or a right answer, nothing half done."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import functools
 import io
-import os
 import random
 import secrets
 import tempfile
@@ -16,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay import cli
 from overlay.desk.output import EXIT_USAGE
-from overlay.desk.suite import recipe
-from overlay.errors import LockError, OverlayError, SuiteError
+from overlay.errors import LockError, OverlayError
 from overlay.model import settings as _settings
 from overlay.records import lock as _lock
 from overlay.records import lockfile
@@ -179,71 +177,10 @@ def commands(seed: str, count: int) -> Row:
             Engine.lock = real  # type: ignore[method-assign]
 
 
-def recipe_example() -> dict[str, Any]:
-    """Return a recipe that uses every key."""
-    return {
-        "about": "It: all tests",
-        "packages": ["it", "it_plugins"],
-        "tests": {"from": ["$IT_REPO@v1.0", "https://example.invalid/it@v1.0"], "paths": ["tests"]},
-        "code": {"from": ["it==1.0"]},
-        "command": ["{python}", "-m", "pytest"],
-        "arguments": ["-o", "addopts="],
-        "variables": {"OFFLINE": "1"},
-        "include": ["tests/**/test_*.py"],
-        "exclude": {"needs a GPU": ["tests/gpu_*.py"]},
-        "quick": ["tests/test_a.py"],
-        "ranks": 8,
-        "time_limit": 240,
-    }
-
-
 def _lines(value: Any) -> str:
     """Return a table as the text of a file, a line for each key, and what is no table as its only value."""
     table = value if isinstance(value, dict) else {"": value}
     return "".join(f"{_values.toml({key: value})[1:-1]}\n" for key, value in table.items())
-
-
-def recipe_text(draw: random.Random) -> bytes:
-    """Return the bytes of a recipe that is damaged, or has odd values."""
-    changed: Any = recipe_example()
-    odd = draw.random() < 0.5
-    for _ in range(draw.choice((1, 1, 2, 4)) if odd else 0):
-        changed = _values.edited(draw, changed)
-    text = _lines(changed).encode("utf-8", "surrogatepass")
-    return text if odd else _values.damaged(draw, text)
-
-
-def recipes(seed: str, count: int) -> Row:
-    """Read damaged and edited recipes: of what is accepted every text prints, and every path stays inside."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "x.toml"
-
-        def one(number: int) -> bool:
-            path.write_bytes(recipe_text(random.Random(f"{seed}/recipes/{number}")))
-            try:
-                found = recipe.read(str(path))
-            except SuiteError as error:
-                if len(str(error)) > 1000:
-                    raise AssertionError("the message is no line") from error
-                return _refused(error, str(path))
-            check_recipe(found)
-            return True
-
-        return _tried("recipes of suites", count, one)
-
-
-def check_recipe(found: recipe.Recipe) -> None:
-    """Raise `AssertionError` unless a recipe can be run without leaving its tree."""
-    groups = [found.include, found.quick, *found.exclude.values()]
-    groups += [source.get("paths", ()) for source in (found.tests, found.code)]
-    for inside in (name for group in groups for name in group):
-        assert os.path.normpath(f"/tree/{inside}").startswith("/tree/"), inside
-    texts = [*found.command, *found.arguments, *found.exclude, *found.variables, *found.variables.values()]
-    assert all(text.isprintable() for text in (found.about, *texts))
-    assert all(name.isidentifier() for name in found.packages), found.packages
-    assert found.tests["from"]
-    assert found.include
-    assert min(found.ranks, found.time_limit) > 0
 
 
 def _whole(parts: list[list[int]], given: list[int]) -> list[list[int]]:
@@ -299,7 +236,7 @@ def lengths(seed: str, count: int) -> Row:
     return _tried("lengths", count, one)
 
 
-FUZZERS = (settings, locks, commands, recipes, lengths)
+FUZZERS = (settings, locks, commands, lengths)
 
 
 def main(arguments: list[str]) -> int:

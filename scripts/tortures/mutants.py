@@ -1,41 +1,43 @@
 """Change upstreams under every patch, and require that it is refused or stays right.
 
 Each site of a patch's shape is changed in every way that there is (`_mutations`), on each supported release,
-and so are some of the functions and names next to it. A mutant is decided on as `overlay audit` would. One
-that the patch applies to is run: the contract of the patch (`_contracts`) has to hold, or the run to end with
-an error. Mutants that change no meaning have to be applied to.
+and so are some of the functions and names next to it. Each mutant is decided on as `overlay audit` would. If
+the patch applies, its contract is run: it has to hold, or to end with an error. The patch has to apply to
+mutants that change no meaning.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import datetime as dt
 import functools
+import json
 import secrets
 import sys
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay.source.registry import load_patches
 from progress import tracked
-from tortures import _mutant_record
 from tortures._attack import INSIDE, Attack, Mutant
-from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
-from tortures._run_contracts import HOLDS, NO_END, RAISES, WRONG
-from tortures._start_contracts import outcomes
+from tortures._run_contracts import CONTRACTS, HOLDS, NO_END, RAISES, WRONG, outcomes
 from tortures._upstreams import COUNT, Pristine, Release, releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
 #: What became of a mutant, as the table's columns: the verdict is loud; the meaning is the same and the patch
 #: applies; it applies, and its contract was run, or was not, as it does not hold without a change; or what
 #: must not be.
 LOUD, SAME, NOT_RUN = "loud", "same", "not run"
 COLUMNS = (LOUD, SAME, HOLDS, RAISES, NOT_RUN, WRONG)
+#: By patch, the day and the seed of its last run, how many mutants beside each shape, and how many came to
+#: what. A run of all takes long, so patches are run at different times.
+RECORD = Path(__file__).resolve().parents[2] / "docs" / "mutants.json"
 
 
 class Row(NamedTuple):
@@ -97,7 +99,7 @@ def run(rows: list[Row], seed: str) -> list[Row]:
     The release as it is comes first, for each patch: a contract that does not hold there says nothing.
     """
     release = rows[0].mutant.release
-    patches = applied(rows)
+    patches = list(dict.fromkeys(row.mutant.patch for row in rows))
     jobs = [(patch, "", "") for patch in patches]
     jobs += [(row.mutant.patch, row.mutant.module, row.text) for row in rows]
     said = outcomes(release.folders, jobs, seed)
@@ -115,21 +117,51 @@ def run(rows: list[Row], seed: str) -> list[Row]:
     return found
 
 
-def table(rows: Iterable[tuple[str, str]], name: str) -> str:
-    """Return counts of outcomes by patch or by kind, as text in columns."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for row, outcome in rows:
-        counts[row][outcome] += 1
-        counts["all"][outcome] += 1
-    lines = [f"{name:28}{'mutants':>8}" + "".join(f"{column:>9}" for column in COLUMNS)]
-    for row, count in sorted(counts.items(), key=lambda item: (item[0] == "all", item[0])):
-        lines.append(f"{row:28}{count.total():8}" + "".join(f"{count[column]:9}" for column in COLUMNS))
+def table(counts: Mapping[str, Mapping[str, int]], name: str, notes: Mapping[str, str]) -> str:
+    """Return counts of outcomes by patch or by kind as text in columns, and their sums.
+
+    Args:
+        counts: By what stands first in a line.
+        name: What that is.
+        notes: What stands at the end of a line, and under `name` at the end of the first.
+
+    """
+    heads = "".join(f"{column:>9}" for column in COLUMNS)
+    lines = [f"{name:28}{'mutants':>8}{heads}{notes.get(name, '')}"]
+    every = sum(map(Counter, counts.values()), Counter[str]())
+    for row, count in [*sorted(counts.items()), ("all", every)]:
+        numbers = "".join(f"{count.get(column, 0):9}" for column in COLUMNS)
+        lines.append(f"{row:28}{sum(count.values()):8}{numbers}{notes.get(row, '')}")
     return "\n".join(lines)
 
 
-def applied(rows: Iterable[Row]) -> list[str]:
-    """Return the patches that have mutants."""
-    return list(dict.fromkeys(row.mutant.patch for row in rows))
+def counted(pairs: Iterable[tuple[str, str]]) -> dict[str, Counter[str]]:
+    """Return how often each outcome came, by what it came of."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, outcome in pairs:
+        counts[name][outcome] += 1
+    return counts
+
+
+def recorded() -> str:
+    """Return the record as text in columns."""
+    record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
+    patches = load_patches()
+    known = {patch: row for patch, row in record.items() if patch in patches}
+    notes = {patch: f"  {row['run']}  {row['seed']}" for patch, row in known.items()}
+    counts = {patch: row["outcomes"] for patch, row in known.items()}
+    text = table(counts, "patch", {"patch": "  run on      seed", **notes})
+    return f"{text}\nnot run on {len(patches) - len(known)} other patches"
+
+
+def write(counts: Mapping[str, Mapping[str, int]], seed: str, beside: int) -> None:
+    """Record what became of the mutants of patches, by outcome, and keep the rows of all others."""
+    day = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    for patch, count in counts.items():
+        record[patch] = {"run": day, "seed": seed, "beside": beside, "outcomes": dict(sorted(count.items()))}
+    rows = [f" {json.dumps(patch)}: {json.dumps(row)}" for patch, row in sorted(record.items())]
+    RECORD.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -157,7 +189,7 @@ def main(arguments: list[str]) -> int:
     """Print the tables; 1 if a mutant was wrong and silent, or a contract could not be run."""
     options = parsed(arguments)
     if options.recorded:
-        print(_mutant_record.table(load_patches(), COLUMNS))
+        print(recorded())
         return 0
     given = list(releases(options.release))
     if options.write and len(given) < COUNT:
@@ -185,15 +217,13 @@ def main(arguments: list[str]) -> int:
     if options.all:
         print("\n".join(str(row) for row in done if row.mutant.identity in known))
     print(f"seed {options.seed}, {count} releases, {len(known)} contracts run\n")
-    print(table([(row.mutant.patch, row.outcome) for row in done], "patch"), end="\n\n")
-    print(table([(row.mutant.kind, row.outcome) for row in done], "kind of mutant"), end="\n\n")
+    by_patch = counted((row.mutant.patch, row.outcome) for row in done)
+    print(table(by_patch, "patch", {}), end="\n\n")
+    by_kind = counted((row.mutant.kind, row.outcome) for row in done)
+    print(table(by_kind, "kind of mutant", {}), end="\n\n")
     print("\n".join([f"wrong and silent: {len(wrong)}", *wrong]))
     if options.write:
-        counts = {
-            patch: Counter(row.outcome for row in done if row.mutant.patch == patch)
-            for patch in applied(done)
-        }
-        _mutant_record.write(counts, options.seed, options.beside)
+        write(by_patch, options.seed, options.beside)
     without = [row for row in done if row.outcome == NOT_RUN and row.mutant.patch in CONTRACTS]
     unfit = sorted({f"{row.mutant.patch}: {row.why}" for row in without})
     print("\n".join(unfit), end="\n" if unfit else "")

@@ -4,6 +4,9 @@ The slips are data (`own_mutants.toml`), found by their text, so that code may m
 the checkout. What is caught is caught by a test that fails there and passes without the slip. The files that
 mirror the code run first; the rest of the quick tests only if those let it pass. A slip that the quick tests
 miss has to be caught by all tests of the files that mirror the code.
+
+A mutation tester such as mutmut changes operators and constants, thousands of them, each at the price of a
+test run. Most slips here put one expression in the place of another, which it never makes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,7 +23,7 @@ from typing import NamedTuple
 
 from overlay.model import toml
 from testing.suite import QUICK, WORKERS
-from tortures._own_copy import ROOMS, Copy
+from tortures._own_copy import Copy
 
 FILE = Path(__file__).with_name("own_mutants.toml")
 #: Seconds for a run of tests that a slip may have made wait for ever.
@@ -31,7 +33,6 @@ LIMIT = 600.0
 class Slip(NamedTuple):
     """One slip: what is wrong, where, and which test files mirror that code."""
 
-    room: str
     defect: str
     old: str
     new: str
@@ -47,10 +48,10 @@ class Row(NamedTuple):
 
 
 def slips(only: str = "") -> list[Slip]:
-    """Return the slips whose defect or room contains a text."""
-    found = toml.read(str(FILE), largest=1 << 20, dots=1 << 20)["mutant"]
+    """Return the slips whose defect contains a text."""
+    found = toml.read(str(FILE))["mutant"]
     made = [Slip(**{**one, "tests": tuple(one["tests"])}) for one in found]
-    return [slip for slip in made if only in slip.defect or only in slip.room]
+    return [slip for slip in made if only in slip.defect]
 
 
 def quick_part(files: list[str]) -> list[str]:
@@ -64,22 +65,11 @@ def judged(copy: Copy, slip: Slip) -> Row:
     """Make a slip in a copy, and return what caught it."""
     files = copy.tests(slip.tests)
     part = quick_part(files)
-    with copy.changed(slip.room, slip.old, slip.new):
+    with copy.changed(slip.old, slip.new):
         near = copy.pytest(part, LIMIT).failed if part else ""
         if near:
             return Row(slip, near, near)
         return Row(slip, copy.pytest(QUICK, LIMIT).failed, copy.pytest(files, LIMIT).failed)
-
-
-def table(rows: list[Row]) -> str:
-    """Return how many slips were caught, by room."""
-    lines = [f"{'':10}{'slips':>8}{'caught by --quick':>20}{'caught by all tests':>22}"]
-    by_room = Counter(row.slip.room for row in rows)
-    for room in (*(room for room in ROOMS if room in by_room), "all"):
-        some = [row for row in rows if room in (row.slip.room, "all")]
-        quick, full = sum(bool(row.quick) for row in some), sum(bool(row.quick or row.full) for row in some)
-        lines.append(f"{room:10}{len(some):8}{quick:20}{full:22}")
-    return "\n".join(lines)
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -87,7 +77,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/torture own", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--only", default="", metavar="TEXT", help="slips of which the room or defect has it")
+    parser.add_argument("--only", default="", metavar="TEXT", help="slips of which the defect has it")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="slips at a time")
     parser.add_argument("--all", action="store_true", help="name the test that caught each slip")
     return parser.parse_args(arguments)
@@ -119,14 +109,17 @@ def main(arguments: list[str]) -> int:
                 copies.put(copy)
             if options.all or not row.quick:
                 caught = [f"    quick: {row.quick or '-'}", f"    all:   {row.full or '-'}"]
-                print("\n".join([f"{slip.room}: {slip.defect}", *caught]), file=sys.stderr, flush=True)
+                print("\n".join([slip.defect, *caught]), file=sys.stderr, flush=True)
             return row
 
         with ThreadPoolExecutor(options.jobs) as pool:
             rows = list(pool.map(judge, given))
-    print(table(rows))
     missed = [row for row in rows if not row.quick]
-    print("\n".join(["", f"missed by --quick: {len(missed)}", *(f"  {row.slip.defect}" for row in missed)]))
+    print(
+        f"{len(rows)} slips\nmissed by --quick: {len(missed)}",
+        *(f"  {row.slip.defect}" for row in missed),
+        sep="\n",
+    )
     lost = [row for row in missed if not row.full]
     print(f"caught by no test: {len(lost)}", *(f"  {row.slip.defect}" for row in lost), sep="\n")
     return int(bool(lost) or len(missed) * 10 > len(rows))

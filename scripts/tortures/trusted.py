@@ -22,19 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.desk.prove import rows
+from overlay.desk.prove.prove import seeds
 from overlay.desk.prove.runner import STRICTLY
-from overlay.desk.prove.writing import seeds
 from overlay.model.settings import ALONE
 from overlay.source.decide import decide
 from overlay.source.registry import load_patches, mutants, tables
 from progress import tracked
 from records import tested
 from tortures._attack import INSIDE, Attack
-from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
-from tortures._run_contracts import HOLDS, WRONG
+from tortures._run_contracts import CONTRACTS, HOLDS, WRONG, outcomes
 from tortures._same_meaning import same_meaning
-from tortures._start_contracts import outcomes
 from tortures._upstreams import Changed, Pristine, releases
 
 if TYPE_CHECKING:
@@ -101,11 +99,11 @@ def tried(patch: str, release: Release, items: list[Trial], seed: str) -> list[t
             else:
                 answers[number] = REFUSED, item.trial.refused or "nothing that it replaces is there"
         left = [place for place in range(len(items)) if place not in answers]
-        for one in seeds(seed):
+        for one in seeds(int(seed)):
             # Most do not hold with the patch: for these, upstream alone need not be run.
             for how, who, shown in ((STRICTLY, "with the patch", HOLDS), (ALONE, "upstream alone", WRONG)):
                 jobs = [(patch, items[place].module, items[place].text, how, files[place]) for place in left]
-                said = outcomes(release.folders, jobs, one) if jobs else []
+                said = outcomes(release.folders, jobs, str(one)) if jobs else []
                 for place, (outcome, why) in zip(left, said, strict=True):
                     if outcome != shown:
                         answers[place] = CAUGHT, f"{who}: {why or outcome}"

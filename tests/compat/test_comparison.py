@@ -218,7 +218,7 @@ def test_if_who_judges_dies_the_others_raise(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(compared.Comparison, "_judge", die)
     found = sorted(compare(monkeypatch, all_but(4, {}), 4).values())
     assert found[0].startswith("OSError('killed')")
-    assert set(found[1:]) == {"the ranks were not compared: the one that was to do it hangs or has ended"}
+    assert set(found[1:]) == {"the ranks were not compared: who was to do it hangs or has ended"}
 
 
 def test_a_store_that_fails_is_an_error_of_agreement() -> None:

@@ -125,14 +125,3 @@ def test_ranks_run_the_cases_of_the_patch_with_it_or_without(ranks: list[Any], t
         (("5", module, "megatron.some-patch"), {"release": None, "te": "2.15.0", "ranks": 2}),
         (("5", module, ""), {"release": tmp_path, "te": "2.12.0", "ranks": 4}),
     ]
-
-
-def test_parts_of_cases() -> None:
-    torch = pytest.importorskip("torch")
-    from overlay.compat.contracts import megatron_parts as parts
-
-    right = torch.tensor([1.0, -4.0], dtype=torch.float64)
-    assert parts.relative_error(torch.tensor([1.5, -4.0]), right) == 0.125
-    assert math.isnan(parts.relative_error(torch.tensor([math.nan, 0.0]), right))
-    assert parts.knows(lambda one, *, two: None, "two")
-    assert not parts.knows(lambda one, *, two: None, "three")

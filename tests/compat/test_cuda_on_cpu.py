@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ import pytest
 from overlay.compat.cuda_on_cpu import GpuPresentError, cuda_on_cpu, replaced
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import Any
 
 torch = pytest.importorskip("torch")
@@ -269,48 +267,6 @@ def test_it_refuses_where_there_is_a_gpu_unless_forced(monkeypatch: pytest.Monke
             assert torch.zeros(1, device="cuda").device.type == "cpu"
     assert torch.cuda.is_available()
     assert same(before, state())
-
-
-TEST_FILE = """
-import torch
-from torch.cuda import Stream  # taken when the test module is imported
-
-def test_it():
-    Stream().wait_stream(torch.cuda.current_stream())
-    assert torch.ones(1, device="cuda").device.type == "cpu"
-"""
-
-PRETEND = """
-import sys, pytest, torch
-torch.cuda.is_available = lambda: True
-sys.exit(pytest.main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.parametrize(
-    ("plugin", "gpu", "force", "code", "said"),
-    [
-        (False, False, False, 1, "requires CUDA"),
-        (True, False, False, 0, "numerics of GPU kernels are out of scope"),
-        (True, True, False, 4, "--force-cuda-on-cpu"),
-        (True, True, True, 0, "1 passed"),
-    ],
-)
-def test_as_a_plugin_of_pytest(
-    tmp_path: Path, plugin: bool, gpu: bool, force: bool, code: int, said: str
-) -> None:
-    (tmp_path / "test_it.py").write_text(TEST_FILE)
-    command = [sys.executable, *(["-c", PRETEND] if gpu else ["-m", "pytest"]), "-p", "no:cacheprovider"]
-    command += ["-p", "overlay.compat.pytest_cuda_on_cpu"] if plugin else []
-    command += ["--force-cuda-on-cpu"] if force else []
-    # Other plugins of pytest would take as long again to import, and do nothing here.
-    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        [*command, str(tmp_path)],
-        env=env, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
-    assert said in done.stdout + done.stderr
 
 
 def test_torchs_compiler_loads_while_it_lasts() -> None:

@@ -69,7 +69,7 @@ def ranks(folder: Path, *arguments: str, **environ: str) -> subprocess.Completed
 
 #: Ranks, and what is imported before they are forked: the second is what the collectives of torch import.
 THREE = ("3", "preloaded", "torch._dynamo")
-PYTEST = ("test_ranks.py", "-q", "-p", "no:cacheprovider", "-p", "overlay.compat.pytest_cuda_on_cpu")
+PYTEST = ("test_ranks.py", "-q", "-p", "no:cacheprovider")
 
 
 def test_ranks_meet_and_share_what_was_imported_before(tmp_path: Path) -> None:
@@ -101,6 +101,6 @@ def test_what_cannot_be_understood_is_said(words: list[str], tmp_path: Path) -> 
 
 
 def test_what_megatron_s_tests_take_for_granted_of_python_is_there() -> None:
-    code = "import overlay.compat.python_312; from typing import override; override(print)"
+    code = "import overlay.compat.pytest_megatron_suite; from typing import override; override(print)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -132,16 +132,6 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_many_at_once(environ: dict[str, str], tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text("import sys, time; time.sleep(.2); sys.exit(int(sys.argv[1]))")
-    with tempfile.TemporaryFile() as out:
-        started = [Program([str(program), str(index)], environ, out, out) for index in range(8)]
-        assert [one.wait(60) for one in started] == list(range(8))
-        for one in started:
-            one.end()
-
-
 def test_a_server_that_is_gone_is_an_error_and_no_wait(tmp_path: Path) -> None:
     """Its socket is left where it was."""
     path = str(tmp_path / "socket")
@@ -153,18 +143,6 @@ def test_a_server_that_is_gone_is_an_error_and_no_wait(tmp_path: Path) -> None:
         process.kill()
     with tempfile.TemporaryFile() as out, pytest.raises(ConnectionRefusedError):
         Program(["program.py"], {**os.environ, warm.VARIABLE: path}, out, out)
-
-
-def test_a_server_that_has_ended_with_its_folder_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def waits(_seconds: float) -> None:
-        raise AssertionError("it is waited for")
-
-    monkeypatch.setattr("overlay.compat.ranks.warm.time.sleep", waits)
-    gone = {**os.environ, warm.VARIABLE: str(tmp_path / "gone" / "socket")}
-    with (tmp_path / "out.txt").open("wb") as out, pytest.raises(FileNotFoundError):
-        Program(["program.py"], gone, out, out)
 
 
 def test_what_is_imported_before_is_nobodys_that_is_patched() -> None:

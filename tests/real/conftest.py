@@ -15,7 +15,7 @@ from checks import UPSTREAMS
 from repetitions import pytest_runtest_setup
 
 from overlay.compat.ranks.warm import Program
-from sources import fetch_release, fetch_source, git_sources, releases
+from sources import fetch_release, git_sources, releases
 from sources.git_sources import FetchError
 
 __all__ = ["pytest_runtest_setup"]
@@ -36,7 +36,7 @@ def release() -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def slime() -> Callable[[str], Path]:
     """Return the function that gets the folder of a revision of slime, or skips the test that asks for it."""
-    return _getter(functools.partial(fetch_source.fetch, "slime"), FetchError)
+    return _getter(functools.partial(git_sources.fetch, "slime"), FetchError)
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +58,7 @@ def slime_repository() -> Path:
 @pytest.fixture(scope="session")
 def miles() -> Callable[[str], Path]:
     """Return the function that gets the folder of a commit of miles, or skips the test that asks for it."""
-    return _getter(functools.partial(fetch_source.fetch, "miles"), FetchError)
+    return _getter(functools.partial(git_sources.fetch, "miles"), FetchError)
 
 
 @pytest.fixture(scope="session")

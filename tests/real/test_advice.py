@@ -29,13 +29,8 @@ def having(defect: str) -> pytest.MarkDecorator:
     """
     found = [name for name, row in RECORD.items() if row.get(defect) == "open" and "==" in name]
     assert found
-    return on_each(found)
-
-
-def on_each(names: list[str]) -> pytest.MarkDecorator:
-    """Run a test for each release, by day for the last of them."""
-    left = pytest.mark.nightly("the last release stands for the others", name=names[:-1])
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=left) for name in names])
+    left = pytest.mark.nightly("the last release stands for the others", name=found[:-1])
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=left) for name in found])
 
 
 @pytest.fixture
@@ -197,34 +192,30 @@ def test_a_coefficient_of_all_ranks_is_right(name: str, listed: Callable[[str], 
 
 
 REJECTED = """
-import functools, json, random, sys
+import json, random, sys
 from overlay.compat.verl_imports import stand_in
 stand_in()
 import torch
 from tensordict import TensorDict
 from overlay.compat import cpu_fsdp_engine
 from overlay.patches.verl.critic_loss_scale import contract
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead as engine
 from verl.workers.utils import padding
 
 draw = random.Random(sys.argv[1])
 generator = torch.Generator().manual_seed(draw.randrange(2**31))
-engine, loss, config = contract._upstream()
-batch = cpu_fsdp_engine.draw_batch(draw, 8)
-contract._reject(batch, 0.5, draw)
+batch = contract.draw_batch(draw, generator, 0.5)
 kept = float(batch["response_mask"].sum() / batch["loss_mask"].sum())
-shape = batch["response_mask"].shape
-for name in ("values", "returns"):
-    batch[name] = torch.randn(shape, generator=generator, dtype=torch.float64)
 model = cpu_fsdp_engine.Table(1, generator)
-_, right = contract._reference(model.rows, batch, "token-mean")
+_, right = contract.reference(model.rows, batch, "token-mean")
 
 def scale():
-    step = functools.partial(loss, config("token-mean"))
-    cpu_fsdp_engine.step(engine, model, batch.clone(), step, micro_batch_size_per_gpu=8)
+    loss = contract.loss_in("token-mean")
+    cpu_fsdp_engine.step(engine, model, batch.clone(), loss, micro_batch_size_per_gpu=8)
     return float(model.rows.grad.norm() / right.norm())
 
 left = scale()
-ones = torch.ones(shape, dtype=torch.long)
+ones = torch.ones(batch["response_mask"].shape, dtype=torch.long)
 # flash_attn's, of rows without padding.
 padding.unpad_input = lambda rows, mask: (
     rows.flatten(0, 1), torch.arange(mask.numel()), torch.arange(0, mask.numel() + 1, mask.shape[1])
@@ -269,83 +260,3 @@ def test_a_job_that_was_saved_within_an_epoch_goes_on(said: Callable[[str], dict
     found = said(RESUMED)
     assert found["within"] is True, SEED
     assert found["end"] is False, "the defect is not there any more"
-
-
-CRITIC = """
-import json
-from unittest import mock
-from overlay.compat.verl_imports import stand_in
-stand_in()
-from verl.trainer.ppo import ray_trainer
-from verl.workers import engine_workers
-
-class Accepted(Exception):
-    pass
-
-def outcome(strategy):
-    trainer = mock.MagicMock(use_legacy_worker_impl="disable", use_critic=True, hybrid_engine=True)
-    trainer.resource_pool_manager.resource_pool_dict = {"": ""}
-    trainer.resource_pool_manager.get_resource_pool.return_value = ""
-    critic = mock.MagicMock(strategy=strategy)
-    with (
-        mock.patch.object(ray_trainer, "omega_conf_to_dataclass", return_value=critic),
-        mock.patch.object(engine_workers, "TrainingWorkerConfig", side_effect=Accepted),
-    ):
-        try:
-            ray_trainer.RayPPOTrainer.init_workers(trainer)
-        except (Accepted, NotImplementedError) as error:
-            return type(error).__name__
-
-print(json.dumps({one: outcome(one) for one in ("fsdp", "fsdp2", "megatron")}))
-"""
-
-
-@on_each(["verl==0.7.0", "verl==0.7.1"])
-def test_without_the_legacy_workers_a_critic_is_refused_unless_on_fsdp(
-    said: Callable[[str], dict[str, Any]],
-) -> None:
-    refused = "NotImplementedError"
-    assert said(CRITIC) == {"fsdp": "Accepted", "fsdp2": refused, "megatron": refused}
-
-
-BRIDGED = """
-import json, sys
-from types import ModuleType
-from unittest import mock
-from overlay.compat.verl_imports import stand_in
-stand_in()
-from megatron.core.distributed import DistributedDataParallelConfig
-from verl.utils import megatron_utils
-
-class Config(DistributedDataParallelConfig):
-    def finalize(self):
-        pass
-
-def create_ddp_config(*, wrap_with_ddp, use_distributed_optimizer, use_megatron_fsdp, overrides):
-    return Config(use_distributed_optimizer=use_distributed_optimizer, **(overrides or {}))
-
-names = ["peft", "peft.utils", "training", "training.config", "training.utils", "training.utils.config_utils"]
-for name in ["verl.models.mcore.bridge", "megatron.bridge", *(f"megatron.bridge.{one}" for one in names)]:
-    sys.modules[name] = mock.MagicMock(
-        DistributedDataParallelConfig=Config, create_ddp_config=create_ddp_config
-    )
-
-def in_float32(**overrides):
-    provider = mock.MagicMock()
-    wrap = mock.MagicMock(
-        use_distributed_optimizer=True, use_megatron_fsdp=False, use_layer_wise_distributed_optimizer=False
-    )
-    megatron_utils.make_megatron_module(
-        wrap, mock.MagicMock(), mock.MagicMock(rope_theta=1.0, rope_scaling=None), bridge=mock.MagicMock(),
-        provider=provider, override_ddp_config=overrides or None,
-    )
-    return provider.provide_distributed_model.call_args.kwargs["ddp_config"].grad_reduce_in_fp32
-
-print(json.dumps({"default": in_float32(), "advised": in_float32(grad_reduce_in_fp32=True)}))
-"""
-
-
-@having("verl.bridge-gradients-in-bf16")
-def test_a_bridged_model_gets_the_gradients_that_are_asked_for(said: Callable[[str], dict[str, Any]]) -> None:
-    """Megatron-Core's configuration stands in for Megatron-Bridge's: the record does not say "tried"."""
-    assert said(BRIDGED) == {"default": False, "advised": True}

@@ -58,6 +58,61 @@ def test_nothing_is_left_behind(
     assert found[patch] == KNOWN.get(patch, []), SEED
 
 
+COMPILED = """
+import importlib, json, sys
+import torch, torch._dynamo.testing
+from overlay.compat.no_triton import no_triton
+from overlay.testing import enable
+from overlay.compat.verl_imports import stand_in
+
+patch, module, call = sys.argv[1:]
+if module.startswith("verl"):
+    stand_in()
+enable(patch)
+with no_triton():
+    space = vars(importlib.import_module(module))
+graphs, x = [], torch.ones(2, 6)
+called = eval("lambda x: " + call, {**space})
+compiled = torch.compile(called, backend=lambda graph, _: graphs.append(1) or graph, fullgraph=True)
+alike = True
+for _ in range(torch._dynamo.config.recompile_limit + 4):
+    ours, eager = compiled(x), called(x)
+    pairs = zip(ours, eager) if isinstance(ours, tuple) else [(ours, eager)]
+    alike = alike and all(map(lambda pair: torch.equal(*pair), pairs))
+print(json.dumps({"graphs": len(graphs), "alike": alike}))
+"""
+
+
+@pytest.mark.nightly(
+    "one patch stands for the others", patch=("megatron.mtp-without-tokens", "verl.critic-loss-scale")
+)
+@pytest.mark.parametrize(
+    ("patch", "release", "module", "call"),
+    [
+        (
+            "megatron.sigmoid-aux-scores", "megatron-core==0.16.1", "megatron.core.transformer.moe.moe_utils",
+            "compute_routing_scores_for_aux_loss(x.bfloat16(), 2, 'sigmoid')",
+        ),
+        (
+            "megatron.mtp-without-tokens", "megatron-core==0.16.1",
+            "megatron.core.transformer.multi_token_prediction", "roll_tensor(x, shifts=-1, dims=-1)",
+        ),
+        (
+            "verl.critic-loss-scale", "verl==0.8.0", "verl.trainer.ppo.core_algos",
+            "agg_loss(x, x, 'token-mean')",
+        ),
+    ],
+)  # fmt: skip
+def test_a_patched_function_is_compiled_once(
+    patch: str, release: str, module: str, call: str, tmp_path: Path,
+    listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]],
+) -> None:  # fmt: skip
+    program = tmp_path / "compiled.py"
+    program.write_text(COMPILED)
+    found = findings(listed(release), str(program), patch, module, call)
+    assert found == {"graphs": 1, "alike": True}
+
+
 def test_what_a_patch_leaves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
 

@@ -7,19 +7,18 @@ is run on an older release only if that does something else alone, and no hang i
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from checks import SEED
-from slime_step import RIGHT, Row, cases_of, run
+from slime_step import RIGHT, cases_of, run, unlike_claimed
 from slime_step_cases import CASES, NOT_SHOWN
 
 from overlay.source.registry import load_patches
 from sources.slime_images import RELEASES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from slime_step_cases import Case
@@ -27,98 +26,27 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 
-#: By day, the newest release stands for those that do the same alone.
-LEFT = {
-    (release, case.name)
-    for index, release in enumerate(RELEASES)
-    for case in cases_of(release)
-    if any(case.alone.get(newer) == case.alone[release] for newer in RELEASES[index + 1 :])
-}
-EACH = [(release, case) for release in RELEASES for case in cases_of(release)]
-#: What a patch mends; each of these shows one.
-MENDED = [(release, case) for release, case in EACH if RIGHT not in case.alone[release]]
-RIGHT_ALONE = [(release, case) for release, case in EACH if case.alone[release] == (RIGHT,)]
-#: In each mode; what hangs alone is waited for at night.
-LEFT_IN = {
-    "overlay": LEFT,
-    "plain": LEFT | {(release, case.name) for release, case in EACH if "hangs" in case.alone[release]},
-    "without": {(release, case.name) for release, case in MENDED},
-}
+def asked(release: str) -> list[Case]:
+    """Return the cases of a release: by day those that no newer one does the same alone."""
+    newer = RELEASES[RELEASES.index(release) + 1 :] if os.environ.get("TESTS_ONCE") else ()
+    return [
+        case
+        for case in cases_of(release)
+        if not any(case.alone.get(other) == case.alone[release] for other in newer)
+    ]
 
 
-def on_each(mode: str, cases: Sequence[tuple[str, Case]] = EACH) -> pytest.MarkDecorator:
-    """Run a test for each release and case, and leave some of them to the nightly run."""
-    left = pytest.mark.nightly(
-        "another release does the same alone, it hangs, or needs an import for each patch", release=RELEASES
-    )
-    return pytest.mark.parametrize(
-        ("release", "case"),
-        [
-            pytest.param(release, case.name, marks=[left] if (release, case.name) in LEFT_IN[mode] else [])
-            for release, case in cases
-        ],
-    )
-
-
-def without(case: Case) -> Case:
-    """Return a case with all that it selects but the patch that it shows first, and those that lean on it."""
-    shown = case.shows[0]
-    leaning = [name for name, patch in load_patches().items() if shown in patch.requires]
-    return replace(case, select=", ".join([case.select, *(f"-{name}" for name in (shown, *leaning))]))
-
-
-@pytest.fixture(scope="session")
-def runs() -> dict[tuple[str, str], dict[str, Row]]:
-    return {}
-
-
-@pytest.fixture
-def row(
-    listed: Callable[[str], Path], runs: dict[tuple[str, str], dict[str, Row]]
-) -> Callable[[str, str, str], Row]:
-    """Return the function that gets what a case came to on a release in a mode; each pair runs once."""
-
-    def get(release: str, mode: str, case: str) -> Row:
-        image = listed(f"slime image {release}")
-        if (release, mode) not in runs:
-            wanted = cases_of(release)
-            if mode == "without":
-                wanted = [without(one) for of, one in MENDED if of == release]
-            if os.environ.get("TESTS_ONCE"):
-                wanted = [one for one in wanted if (release, one.name) not in LEFT_IN[mode]]
-            runs[release, mode] = run(image, "plain" if mode == "plain" else "overlay", wanted, int(SEED))
-        return runs[release, mode][case]
-
-    return get
-
-
-@on_each("overlay")
-def test_with_overlay_the_step_is_right(row: Callable[[str, str, str], Row], release: str, case: str) -> None:
-    found = row(release, "overlay", case)
-    assert found.verdict == RIGHT, (SEED, found)
-
-
-@on_each("plain")
-def test_alone_it_comes_to_what_is_claimed(
-    row: Callable[[str, str, str], Row], release: str, case: str
+@pytest.mark.parametrize("release", RELEASES)
+def test_with_overlay_each_step_is_right_and_alone_it_comes_to_what_is_claimed(
+    listed: Callable[[str], Path], release: str
 ) -> None:
-    found = row(release, "plain", case)
-    assert found.verdict.startswith(found.case.alone[release]), (SEED, found)
-
-
-@on_each("without", MENDED)
-def test_the_patch_that_a_case_shows_is_the_one_that_mends_it(
-    row: Callable[[str, str, str], Row], release: str, case: str
-) -> None:
-    found = row(release, "without", case)
-    assert found.verdict.startswith(found.case.alone[release]), (SEED, found)
-
-
-@on_each("plain", RIGHT_ALONE)
-def test_where_it_is_right_alone_micro_batches_are_the_same(
-    row: Callable[[str, str, str], Row], release: str, case: str
-) -> None:
-    assert row(release, "overlay", case).micro_batches == row(release, "plain", case).micro_batches
+    """Where it is right alone, micro-batches are the same."""
+    image, cases = listed(f"slime image {release}"), asked(release)
+    ours = run(image, "overlay", cases, int(SEED))
+    assert {name: row for name, row in ours.items() if row.verdict != RIGHT} == {}, SEED
+    ending = [case for case in cases if not (os.environ.get("TESTS_ONCE") and "hangs" in case.alone[release])]
+    plain = run(image, "plain", ending, int(SEED))
+    assert unlike_claimed(release, plain, ours) == [], SEED
 
 
 def test_every_patch_for_slime_has_a_case() -> None:

@@ -61,7 +61,7 @@ def test_each_row_of_a_source_decides_there_and_nothing_is_parsed(
             by_sites = table.by_sites(known[row.patch], target, slow)
             assert by_sites is not None, row.patch
             assert by_sites.means == row.means, row.patch
-    assert [module for module in fast._parsed if fast._text(module)] == []
+    assert [module for module in fast._modules if fast._text(module)] == []
     found_here = {patch: decide(one, fast, table).verdict for patch, one in load_patches().items()}
     there = {patch: said for patch, said in found_here.items() if said != "not-installed"}
     assert there == _support_print.recorded()[name]

@@ -17,13 +17,10 @@ import pytest
 from checks import ENGINE
 from fake_upstream import tables
 
-import overlay
 from overlay.runtime.engine import Engine
-from tortures import _torches, compilers
+from tortures import compilers
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fake_upstream import Upstream
 
 pytest.importorskip("torch")
@@ -44,25 +41,8 @@ def test_real_sites(name: str, upstream: str) -> None:
         assert [key for key, value in site.items() if value is False] == []
 
 
-def test_another_torch_stands_before_what_is_installed_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def install(python: Path, version: str) -> None:
-        (folder,) = (python.parents[1] / "lib").glob("python*/site-packages")
-        (folder / "torch.py").write_text(f"__version__ = {version!r}\n")
-
-    monkeypatch.setattr(_torches, "CACHE", tmp_path)
-    monkeypatch.setattr(_torches, "_install", install)
-    code = "import torch, overlay, pytest; print(torch.__version__, overlay.__file__)"
-    for _ in range(2):
-        python = _torches.environment("1.2.3")
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-        assert done.stdout == f"1.2.3 {overlay.__file__}\n"
-        monkeypatch.setattr(_torches, "_install", None)  # it is there
-
-
 def test_releases_are_named_as_they_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sources.fetch_source.fetch", lambda *asked: asked[:2])
+    monkeypatch.setattr("sources.git_sources.fetch", lambda *asked: asked[:2])
     monkeypatch.setattr("sources.fetch_release.fetch", lambda *asked: asked[0])
     looked_at: Any = compilers._releases
     assert looked_at("slime.x") == [("slime", "v0.3.1"), ("slime", "v0.2.4")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from checks import SEED
@@ -54,16 +54,14 @@ def test_an_exception_just_after_everything_was_put_in_place(
     subject: Subject, scene: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What there is to undo must be known before."""
-    import overlay.runtime.sites
+    from overlay.runtime.sites import put
 
-    put = overlay.runtime.sites.put
-
-    def interrupted(sites: list[object]) -> None:
-        put(sites)  # type: ignore[arg-type]
+    def interrupted(sites: list[Any], *, first: bool) -> None:
+        put(sites, first=first)
         monkeypatch.undo()
         raise ERRORS[kind]("injected")
 
-    monkeypatch.setattr("overlay.runtime.sites.put", interrupted)
+    monkeypatch.setattr("overlay.runtime.session.put", interrupted)
     found = in_a_child(lambda: judge(scene, subject, ("", 0), 0, kind))
     assert found["wrong"] == []
 
@@ -73,5 +71,5 @@ def test_what_is_wrong_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch
     (place, *_) = [
         (file, line) for file, line, _ in reached("enable", subject) if file.endswith("runtime/search.py")
     ]
-    monkeypatch.setattr("overlay.runtime.sites.take_out", lambda sites: [])
+    monkeypatch.setattr("overlay.runtime.patch_state.take_out", lambda sites: [])
     assert in_a_child(lambda: judge("enable", subject, place, 1, "error"))["wrong"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -17,13 +16,11 @@ from checks import SEED
 
 import overlay
 from overlay.source.registry import load_patches
-from tortures import _mutant_record
 from tortures._attack import Attack, Mutant
 from tortures._breaking import breaking
-from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
 from tortures._neighbours import relied_on
-from tortures._start_contracts import outcomes
+from tortures._run_contracts import CONTRACTS, outcomes
 from tortures._upstreams import Pristine, Release
 
 pytestmark = pytest.mark.real
@@ -95,28 +92,6 @@ def test_a_seed_leads_to_the_same_mutants_in_every_process(site: Path) -> None:
 
 def test_every_patch_has_a_contract() -> None:
     assert CONTRACTS.keys() == load_patches().keys()
-
-
-def test_a_row_of_the_record_stays_until_its_patch_is_run_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    old = {"run": "2026-01-02", "seed": "3", "beside": 2, "outcomes": {"loud": 5, "same": 1}}
-    (tmp_path / "mutants.json").write_text(json.dumps({"verl.a": old, "verl.b": old}))
-    monkeypatch.setattr(_mutant_record, "RECORD", tmp_path / "mutants.json")
-    _mutant_record.write({"verl.b": Counter(loud=7, wrong=1)}, "4", 2)
-    found = _mutant_record.recorded()
-    assert found["verl.a"] == old
-    assert found["verl.b"]["outcomes"] == {"loud": 7, "wrong": 1}
-    assert found["verl.b"]["seed"] == "4"
-    day = found["verl.b"]["run"]
-    table = _mutant_record.table(["verl.c", "verl.b", "verl.a"], ["loud", "same", "wrong"])
-    assert [line.split() for line in table.splitlines()] == [
-        ["patch", "mutants", "loud", "same", "wrong", "run", "on", "seed"],
-        ["verl.a", "6", "5", "1", "0", "2026-01-02", "3"],
-        ["verl.b", "8", "7", "0", "1", day, "4"],
-        ["all", "14", "12", "1", "1"],
-        ["not", "run", "on", "1", "other", "patches"],
-    ]
 
 
 def test_contracts_hold_where_nothing_was_changed(site: Path) -> None:

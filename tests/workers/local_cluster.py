@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ports import free_port
 from worksite import clean_environment
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def running(venv: Venv, folder: Path, gpus: int = 0, **environ: str) -> Iterator
     """
     pytest.importorskip("ray", reason="needs ray")
     log = folder / "log.txt"
+    ports = [str(free_port()) for _ in range(3)]
     # In a folder of its own, with a short name for Ray's sockets. In the one that all have, Ray writes down
     # which cluster was started last, and a submitted job goes there, whichever it was submitted to.
     with (
@@ -106,7 +108,7 @@ def running(venv: Venv, folder: Path, gpus: int = 0, **environ: str) -> Iterator
         log.open("wb") as stream,
     ):
         process = subprocess.Popen(
-            [str(venv.python), "-W", "ignore", str(HERE / "ray_job.py"), "cluster", str(gpus)],
+            [str(venv.python), "-W", "ignore", str(HERE / "ray_job.py"), "cluster", str(gpus), *ports],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream, text=True,
             env=environment(**environ, RAY_TMPDIR=own), start_new_session=True, cwd=HERE,
         )  # fmt: skip

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from overlay.compat.ranks.ports import free_port
+from ports import free_port
+
 from overlay.compat.ranks.warm import Program
 
 if TYPE_CHECKING:

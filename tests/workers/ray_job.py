@@ -263,13 +263,8 @@ def cluster() -> None:
     """Start the cluster, with ports of its own: there may be another one on this machine."""
     from ray.cluster_utils import Cluster
 
-    from overlay.compat.ranks.ports import free_port
-
-    ports = {
-        "dashboard_port": free_port(),
-        "dashboard_agent_listen_port": free_port(),
-        "ray_client_server_port": free_port(),
-    }
+    names = ("dashboard_port", "dashboard_agent_listen_port", "ray_client_server_port")
+    ports = dict(zip(names, map(int, sys.argv[3:]), strict=True))
     sizes = {"num_cpus": 8, "num_gpus": int(sys.argv[2])}
     made = Cluster(initialize_head=True, head_node_args={"include_dashboard": True, **sizes, **ports})
     where = {

@@ -7,7 +7,6 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from local_cluster import running
 from worksite import PACK, Venv
 
 if TYPE_CHECKING:
@@ -307,15 +306,3 @@ def test_a_trainer_of_another_source_is_refused(site: Venv, tmp_path: Path) -> N
     assert found(done)["fit"] == PLAIN + 1
     assert "NOT applied trains/fakeup.train" in done.stderr
     assert site.run(path, **STRICT).returncode == 1
-
-
-@pytest.mark.nightly("a job that slime's `train.py` is submitted as stands for it")
-def test_a_module_that_a_submitted_job_runs_is_patched(site: Venv, tmp_path: Path) -> None:
-    """As by `ray job submit -- python -m X`, with the variables in the job's runtime environment."""
-    with running(site, tmp_path) as cluster:
-        for words in (["-m", "fakeup.train"], [script(site)]):
-            done = cluster.submit(words, {"env_vars": STRICT})
-            assert done.returncode == 0, done.stdout + done.stderr
-            (line,) = [line for line in done.stdout.splitlines() if line.startswith('{"fit"')]
-            said = json.loads(line)
-            assert (said["fit"], said["ledger"]) == (PATCHED, APPLIED), words

@@ -81,12 +81,12 @@ def test_ranks_of_torchrun_and_their_log(worksite: Venv, tmp_path: Path) -> None
     assert ours[:2] == [f"overlay: 2 ranks agree: {has}", "-- again"]
     assert theirs[:1] == ["-- again"]
     # Another upstream is another configuration. Before the ranks meet, each warns.
-    other = json.loads(ours[2].removeprefix("overlay: configuration: "))["digest"]
-    assert other != digest
+    other = ours[2].rpartition("digest ")[2]
+    assert other != digest[:12]
     assert [line[: len(warned)] for line in (ours[3], theirs[1])] == [warned] * 2
     places = [f"[rank={rank},host={host}]" for rank in (0, 1)]
     assert [line.rpartition(" ")[2] for line in (ours[3], theirs[1])] == places
-    refused = f"0 applied, 1 refused (acme/fakeup.scale), digest {other[:12]}"
+    refused = f"0 applied, 1 refused (acme/fakeup.scale), digest {other}"
     assert ours[4:] == [f"overlay: 2 ranks agree: {refused}"]
     assert theirs[2:] == []
     # What the launcher says, and what is said at the end of the ranks.
@@ -115,12 +115,16 @@ def check_configuration(worksite: Venv, line: str) -> str:
     """Hold a line against what a job is run with, and return the digest, which is that of a lock."""
     begin = "overlay: configuration: "
     assert line.startswith(begin), line
-    said = json.loads(line.removeprefix(begin))
+    full = worksite.run("-c", PROBE, **ARMED, OVERLAY_LOG="debug").stderr
+    said = json.loads(full.partition("overlay: configuration in full: ")[2].partition("\n")[0])
     code = "import platform, overlay; print(overlay.__version__, platform.python_version())"
     version, python = worksite.run("-c", code).stdout.split()
     versions = said.pop("versions")
     digest = said.pop("digest")
     assert versions["fakeup"] == "1.2.0"
+    named = ", ".join(f"{name} {one}" for name, one in versions.items())
+    selected = f"2 patches selected, digest {digest[:12]}"
+    assert line == f"{begin}overlay {version}, Python {python}, {named}; {selected}"
     assert said == {
         "overlay": version, "python": python, "patches": "acme/*", "selected": 2,
         "strict": False, "pin": "", "packs": {"acme": "4.5"},

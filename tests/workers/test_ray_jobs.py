@@ -16,7 +16,7 @@ from worksite import PATCHED, PLAIN, Venv
 
 import overlay.ray
 from overlay.errors import WorkersError
-from overlay.launch import interception, ray_jobs, startup
+from overlay.launch import startup, workers
 from overlay.runtime.job_log import JobLog
 from overlay.source.registry import load_patches
 
@@ -69,9 +69,8 @@ def test_the_workers_of_a_driver_that_is_enabled_are_too(cluster: Cluster) -> No
     assert said == [f"overlay: Ray: the workers of this job are armed by its runtime_env: {wanted}"] * 2
     # The driver says what the job is run with, for both of its jobs; its workers, what they have.
     (line,) = [line for line in done.stderr.splitlines() if "overlay: configuration" in line]
-    configuration = json.loads(line.removeprefix("overlay: configuration: "))
-    assert (configuration["patches"], configuration["strict"]) == ("acme/*", True)
-    has = f"overlay: this process: 1 applied, 0 refused, digest {configuration['digest'][:12]}"
+    assert "; 2 patches selected, strict, digest " in line
+    has = f"overlay: this process: 1 applied, 0 refused, digest {line.rpartition(' ')[2]}"
     heard = re.findall(r"pid=\d+\)\S* (overlay: [^\[\x1b\n]*)", done.stdout + done.stderr)
     assert {line.strip() for line in heard} == {has}
 
@@ -107,14 +106,6 @@ def test_a_submitted_job(cluster: Cluster, kind: str, variables: dict[str, str])
     for worker in ("task", "actor"):
         assert found[worker]["value"] == int(PATCHED)
         assert found[worker]["set"] == {"SUBMITTED": "yes"}
-
-
-@pytest.mark.nightly("a driver that does, and a job that is submitted armed, stand for it")
-def test_a_job_that_is_submitted_armed_and_arms_its_workers_by_hand(cluster: Cluster) -> None:
-    found = cluster.submitted("by_hand", {"env_vars": {"SUBMITTED": "yes", **ENVIRONMENT}})
-    for kind in ("driver", "task", "actor", "task of an actor"):
-        assert found[kind]["value"] == int(PATCHED), kind
-    assert found["task"]["set"] == {"MINE": "1", "HOOKED": "yes", "SUBMITTED": "yes"}
 
 
 def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> None:
@@ -215,23 +206,28 @@ def test_the_job_of_a_ray_client(cluster: Cluster) -> None:
         assert found[kind]["set"] == {"MINE": "1"}
 
 
+def with_a_cluster_of_its_own(worksite: Venv, code: str) -> subprocess.CompletedProcess[str]:
+    """Run a driver that starts a cluster, for which Ray gives a busy machine 30 s, whatever is set."""
+    pytest.importorskip("ray", reason="needs ray")
+    for _ in range(5):
+        done = subprocess.run(
+            [str(worksite.python), "-W", "ignore", "-c", code], env=environment(OVERLAY_PACKS="acme"),
+            capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
+        )  # fmt: skip
+        if "The current node timed out during startup" not in done.stderr:
+            break
+    return done
+
+
 def test_strict_mode_leaves_no_cluster_behind(worksite: Venv) -> None:
     """Without an address, `ray.init` starts a cluster before it has the job's settings."""
-    pytest.importorskip("ray", reason="needs ray")
-    done = subprocess.run(
-        [str(worksite.python), "-W", "ignore", "-c", LEFT], env=environment(OVERLAY_PACKS="acme"),
-        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
-    )  # fmt: skip
+    done = with_a_cluster_of_its_own(worksite, LEFT)
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
 @pytest.mark.nightly("a job that is there already stands for it")
 def test_a_variable_that_is_set_after_the_cluster_was_started_arms_no_worker(worksite: Venv) -> None:
-    pytest.importorskip("ray", reason="needs ray")
-    done = subprocess.run(
-        [str(worksite.python), "-W", "ignore", "-c", SET_LATE], env=environment(OVERLAY_PACKS="acme"),
-        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
-    )  # fmt: skip
+    done = with_a_cluster_of_its_own(worksite, SET_LATE)
     assert "before overlay.enable() was called: its workers run without patches" in done.stdout, done.stderr
     assert done.stdout.splitlines()[-1] == PLAIN
 
@@ -249,6 +245,7 @@ except overlay.WorkersError as error:
 import ray_job
 print(ray.get(ray.remote(ray_job.probe).remote())["value"])
 """
+
 
 LEFT = """
 import json, sys
@@ -311,10 +308,9 @@ class FakeRay:
             monkeypatch.setitem(sys.modules, module.__name__, module)
         for name in [name for name in os.environ if name.startswith("OVERLAY")]:
             monkeypatch.delenv(name)
-        for module in (ray_jobs, interception):
-            monkeypatch.setattr(module, "here", lambda: self)
+        monkeypatch.setattr(workers, "here", lambda: self)
         monkeypatch.setattr(startup, "started", True)
-        self.jobs = ray_jobs.RayJobs()
+        self.jobs = workers.RayJobs()
 
     def asked(self) -> dict[str, str]:
         return {}

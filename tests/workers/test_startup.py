@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pkgutil
 import shutil
@@ -31,8 +30,8 @@ def test_a_process_is_armed_before_user_code(worksite: Venv, value: str) -> None
     done = worksite.run("-c", PROBE, **{**ARMED, "OVERLAY": value})
     assert done.stdout.split()[-1] == PATCHED, done.stderr
     configuration, has = done.stderr.splitlines()
-    digest = json.loads(configuration.removeprefix("overlay: configuration: "))["digest"]
-    assert has == f"overlay: this process: 1 applied, 0 refused, digest {digest[:12]}"
+    digest = configuration.rpartition("digest ")[2]
+    assert has == f"overlay: this process: 1 applied, 0 refused, digest {digest}"
 
 
 def test_a_job_of_a_launcher_that_is_patched_speaks_and_a_fork_does_not(worksite: Venv) -> None:
@@ -247,7 +246,7 @@ def test_doctor_of_a_target_folder(tmp_path: Path, wheel: Path) -> None:
     venv = Venv(tmp_path / "venv")
     venv.unpack(wheel, tmp_path / "target")
     found = venv.read_failing("doctor", PYTHONPATH=str(tmp_path / "target"))
-    assert "pip install --target" in found["reason"]
+    assert "pip install --target" in " ".join(found["todo"])
     # It runs nothing instead of running it unpatched, and the advice helps.
     words = ["-m", "overlay", "run", "--", str(venv.python), "-c", "print('ran')"]
     done = venv.run(*words, PYTHONPATH=str(tmp_path / "target"))
@@ -263,9 +262,9 @@ def test_doctor_of_an_editable_installation(tmp_path: Path) -> None:
     venv = Venv(tmp_path / "venv", linked=False)
     venv.unpack(build_wheel(tmp_path / "checkout", "editable"))
     found = venv.read_failing("doctor")
-    assert "editable installs carry no start-up file" in found["reason"]
+    assert "editable installs carry no start-up file" in " ".join(found["todo"])
     startup = tmp_path / "checkout" / "sources" / "startup"
-    assert str(startup) in found["reason"]
+    assert str(startup) in " ".join(found["todo"])
     for name in ("overlay-startup.pth", "overlay-startup.start"):
         shutil.copy(startup / name, venv.site)
     assert venv.read("doctor", OVERLAY="1", **venv.on_path())["armed"]
@@ -278,16 +277,6 @@ def test_doctor_of_a_file_that_starts_another_copy(tmp_path: Path, worksite: Ven
     code = "import sys; sys.path.insert(0, sys.argv.pop()); from overlay.cli import main; main(['doctor'])"
     done = venv.run("-c", code, str(tmp_path / "target"))
     assert "it starts another copy of overlay" in done.stdout
-
-
-def test_doctor_remarks_on_settings(worksite: Venv) -> None:
-    found = worksite.read_failing(
-        "doctor", OVERLAY_PIN="x.lock", OVERLAY_PACK="acme", OVERLAY_STRICT="perhaps"
-    )
-    remarks = found["remarks"]
-    assert any("OVERLAY_PIN is set and OVERLAY is not" in text for text in remarks)
-    assert any("OVERLAY_PACK: unknown variable, ignored" in text for text in remarks)
-    assert any("OVERLAY_STRICT='perhaps'" in text for text in remarks)
 
 
 def test_every_kind_of_installation_has_the_same_content(tmp_path: Path, worksite: Venv) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from overlay.defect import HARMS
 from overlay.desk.audit import job_settings, settings_file
-from overlay.desk.audit.judge import Finding, concerns, judge
 from overlay.model.collector import paused
 from overlay.model.record import TYPE_CHECKING, Record
+from overlay.source.judge import Finding, concerns, judge
 from overlay.source.known_defects import dialects, load_defects
 
 if TYPE_CHECKING:
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from overlay.defect import Defect
-    from overlay.desk.audit.job_settings import Answer, Settings
+    from overlay.desk.audit.job_settings import Settings
     from overlay.runtime.engine import Engine
+    from overlay.source.conditions import Answer
     from overlay.source.source import InstalledTree
     from overlay.verdict import Plan
 
@@ -38,13 +39,11 @@ class Audit(Record):
         return [one for one in self.findings if one.state in states]
 
     def concerning(self) -> list[Finding]:
-        """Return what is to be looked at: there, not mended, and not excluded by the settings."""
-        return [one for one in self.of("open", "unknown-source") if not self.is_not_met(one)]
-
-    def is_not_met(self, finding: Finding) -> bool:
-        """Return whether the settings say that a job does not meet a defect."""
-        found = self.answers.get(finding.defect)
-        return found is not None and found.word == "not-met"
+        """Return what is there and not mended; with the settings of a job, what that job meets of it."""
+        left = self.of("open", "unknown-source")
+        if self.settings is None:
+            return left
+        return [one for one in left if self.answers[one.defect].word == "met"]
 
     def answered(self, word: str, *states: str) -> list[Finding]:
         """Return the findings in some states of which the settings say one word."""

@@ -5,36 +5,21 @@ from __future__ import annotations
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from overlay.defect import Beyond, Setting
-from overlay.desk.audit.settings_file import Open
 from overlay.desk.audit.upstream_options import options
 from overlay.errors import SettingsError
 from overlay.model.record import TYPE_CHECKING, Record
+from overlay.source import conditions
+from overlay.source.conditions import Answer, Open, means, names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from overlay.defect import Condition, Defect, Dialect
+    from overlay.defect import Defect, Dialect
     from overlay.patch import ReadFile
 
-#: What settings can say of a defect.
-ANSWERS = {
-    "met": "met by these settings",
-    "untold": "cannot be told from these settings",
-    "not-met": "not met by these settings",
-}
 #: Said of a value that the file leaves out.
 DEFAULT = ", upstream's default"
-
-
-class Answer(Record):
-    """What settings say of a defect, or of one condition."""
-
-    #: One of `ANSWERS`.
-    word: str
-    #: The settings that decide it, and what is not known.
-    why: str = ""
 
 
 class Settings(Record):
@@ -54,7 +39,7 @@ class Settings(Record):
     def look_up(self, key: str) -> list[tuple[str, Any, str]]:
         """Return where a setting is given, its value and a remark on that; empty if nothing is known."""
         aside = self.dialect.aside.get(key, ())
-        named = [(full, one, "") for full, one in self.values.items() if _means(full, key, aside)]
+        named = [(full, one, "") for full, one in self.values.items() if means(full, key, aside)]
         if named and key in self.dialect.defaults:
             return named
         if named:
@@ -89,7 +74,7 @@ class Settings(Record):
         found = {
             full: one
             for full, one in self.options.items()
-            if not isinstance(one, Open) and full not in self.values and _means(full, key, aside)
+            if not isinstance(one, Open) and full not in self.values and means(full, key, aside)
         }
         alike = {repr(one): (full, one, DEFAULT) for full, one in reversed(found.items())}
         return list(alike.values())
@@ -108,15 +93,6 @@ class Settings(Record):
                 near = get_close_matches(last, ends, n=1, cutoff=0.85)
                 found[full] = near[0] if near else ""
         return found
-
-
-def names(full: str, key: str) -> bool:
-    """Return whether a key in a file is the setting that a condition asks for: it, or the end of its path."""
-    return full == key or full.endswith(f".{key}") or ("*" in key and fnmatchcase(full, key))
-
-
-def _means(full: str, key: str, aside: tuple[str, ...]) -> bool:
-    return names(full, key) and not any(fnmatchcase(full, pattern) for pattern in aside)
 
 
 def recognise(
@@ -161,77 +137,13 @@ def recognise(
 
 def answer(defect: Defect, settings: Settings) -> Answer:
     """Return what the settings say of a defect."""
-    if defect.project.name not in settings.dialect.projects:
+    project = defect.project.name
+    if project not in settings.dialect.projects:
         return Answer(word="untold", why=f"{settings.file} has the settings of {settings.dialect.name}")
-    assumed = [_one(one, settings) for one in settings.dialect.assumes.get(defect.project.name, ())]
-    if not defect.when:
-        return _all([*assumed, Answer(word="met", why="by every job")])
-    return _any([_all([*assumed, *(_one(one, settings) for one in way)]) for way in defect.when])
-
-
-def _one(condition: Condition, settings: Settings) -> Answer:
-    if isinstance(condition, Beyond):
-        return Answer(word="untold", why=condition.what)
-    places = settings.look_up(condition.key)
-    if not places:
-        more = f", which takes more from {', '.join(settings.elsewhere)}" if settings.elsewhere else ""
-        return Answer(word="untold", why=f"{condition.key} is not in the file{more}")
-    answers = [_value(condition, *place) for place in places]
-    # An engine for the actor and one for the critic, say: one that meets it is enough.
-    return _any(answers)
-
-
-def _value(condition: Setting, full: str, one: Any, remark: str) -> Answer:
-    if isinstance(one, Open):
-        return Answer(word="untold", why=f"{full} is {one} in the file")
-    if isinstance(one, tuple) and one:
-        found = _any([_value(condition, full, member, remark) for member in one])
-        return found if found.word == "untold" else found.replace(why=f"{full} is {_shown(one)}{remark}")
-    said = f"{full} is {_shown(one)}{remark}"
-    holds = _holds(condition, one)
-    return Answer(word="untold" if holds is None else "met" if holds else "not-met", why=said)
-
-
-def _holds(condition: Setting, one: Any) -> bool | None:
-    """Return whether a value meets a condition, `None` if the two cannot be compared."""
-    if condition.above is not None:
-        if one is None or isinstance(one, bool):
-            return False
-        return one > condition.above if isinstance(one, (int, float)) else None
-    if condition.among:
-        return any(_same(one, wanted) for wanted in condition.among)
-    return not any(_same(one, wanted) for wanted in condition.other)
-
-
-def _same(one: Any, wanted: Any) -> bool:
-    if isinstance(one, bool) or isinstance(wanted, bool) or one is None or wanted is None:
-        return one is wanted
-    if isinstance(one, str) and isinstance(wanted, str) and "*" in wanted:
-        return fnmatchcase(one, wanted)
-    return bool(one == wanted)
-
-
-def _shown(one: Any) -> str:
-    if one is None:
-        return "not set"
-    if isinstance(one, bool):
-        return "on" if one else "off"
-    return " ".join(map(str, one)) if isinstance(one, tuple) else str(one)
-
-
-def _all(answers: Sequence[Answer]) -> Answer:
-    """Return what conditions say together that must all hold: one that does not is enough."""
-    against = [one for one in answers if one.word == "not-met"]
-    return against[0] if against else _together(answers, "untold", "met")
-
-
-def _any(answers: Sequence[Answer]) -> Answer:
-    """Return what alternatives say: one that holds is enough."""
-    for_it = [one for one in answers if one.word == "met"]
-    return for_it[0] if for_it else _together(answers, "untold", "not-met")
-
-
-def _together(answers: Sequence[Answer], first: str, second: str) -> Answer:
-    word = first if any(one.word == first for one in answers) else second
-    why = dict.fromkeys(one.why for one in answers if one.word == word and one.why)
-    return Answer(word=word, why=" and ".join(why))
+    more = f", which takes more from {', '.join(settings.elsewhere)}" if settings.elsewhere else ""
+    return conditions.answer(
+        defect,
+        lambda one: settings.look_up(one.key),
+        settings.dialect.assumes.get(project, ()),
+        unknown=f" is not in the file{more}",
+    )

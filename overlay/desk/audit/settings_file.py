@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from overlay.errors import SettingsError
 from overlay.model.record import TYPE_CHECKING
+from overlay.source.conditions import Open
 
 if TYPE_CHECKING:
     from typing import Any
@@ -38,12 +39,6 @@ _ENDS = ("&", "&&", "||", "|", ";")
 #: Characters of a file, and settings in it: beyond them it is none of a job.
 _MOST_TEXT, _MOST_SETTINGS = 4 << 20, 20_000
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
-
-
-class Open(str):
-    """A value that the file does not tell, as it is written there."""
-
-    __slots__ = ()
 
 
 def read(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import textwrap
 
 from overlay.defect import HARMS, READ
-from overlay.desk.audit.job_settings import ANSWERS
-from overlay.desk.audit.judge import NONE, STATES, advice
 from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import WIDTH, wrap
+from overlay.source.conditions import ANSWERS
+from overlay.source.judge import NONE, STATES, advice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from overlay.defect import Defect
     from overlay.desk.audit.audit import Audit
     from overlay.desk.audit.job_settings import Settings
-    from overlay.desk.audit.judge import Finding
+    from overlay.source.judge import Finding
 
 #: Lines of a screen, if what is not mended leaves room.
 HEIGHT = 40
@@ -64,19 +64,18 @@ def _by_settings(audit: Audit) -> tuple[list[str], list[str]]:
 
 
 def _lines(title: str, findings: list[Finding], audit: Audit) -> list[str]:
-    """Return a line for each, with the way out; where settings meet it, another one with these."""
+    """Return a line for each, with the way out; before that what settings say of it."""
     lines = _title(title, findings)
     for harm in HARMS:
         them = [one for one in findings if one.harm == harm]
         if them:
             lines.append(f"{harm}: {HARMS[harm]}")
         for one in them:
-            line = f"{one.defect}{_way_out(one)}"
-            # Half an advice is none.
-            lines += _wrapped(line, "  ", "      ") if one.way_out else [_short(f"  {line}")]
             answer = audit.answers.get(one.defect)
-            if answer is not None and answer.word == "met":
-                lines.append(_short(f"    {answer.why}"))
+            why = f": {answer.why}" if answer is not None else ""
+            line = f"{one.defect}{why}{_way_out(one)}"
+            # Half an advice is none, and so is half of what decides.
+            lines += _wrapped(line, "  ", "      ") if why or one.way_out else [_short(f"  {line}")]
     return lines
 
 

@@ -6,10 +6,12 @@ What a file of settings names beside these is a slip, or for another release.
 from __future__ import annotations
 
 import ast
+import re
 
-from overlay.desk.audit.settings_file import Open, in_yaml
+from overlay.desk.audit.settings_file import in_yaml
 from overlay.errors import OverlayError
 from overlay.model.record import TYPE_CHECKING
+from overlay.source.conditions import Open
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +55,10 @@ def _declared(tree: ast.Module) -> Iterator[tuple[str, Any]]:
                 if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
                     # An upstream may set it otherwise where it makes its configuration.
                     yield inner.target.id, _COMPUTED
+                    # Its flags, where they are not called like the field.
+                    for one in ast.walk(inner.value) if inner.value is not None else ():
+                        if _is_flag(_constant(one)):
+                            yield _constant(one)[2:].replace("-", "_"), _COMPUTED
 
 
 def _added(call: ast.Call) -> Iterator[tuple[str, Any]]:
@@ -64,12 +70,12 @@ def _added(call: ast.Call) -> Iterator[tuple[str, Any]]:
         default = _constant(said["default"])
     for argument in call.args:
         flag = _constant(argument)
-        if (
-            isinstance(flag, str)
-            and flag.startswith("--")
-            and flag[2:].replace("-", "").replace("_", "").isalnum()
-        ):
+        if _is_flag(flag):
             yield flag[2:].replace("-", "_"), default
+
+
+def _is_flag(one: object) -> bool:
+    return isinstance(one, str) and re.fullmatch(r"--\w[\w-]*", one) is not None
 
 
 def _constant(node: ast.AST | None) -> Any:

@@ -8,26 +8,26 @@ may have moved: the contract is run on upstream alone.
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
+from datetime import datetime, timezone
 from itertools import pairwise, product
 
 from packaging.version import InvalidVersion, Version
 
-from overlay.errors import SourceError
+from overlay.errors import OverlayError, SourceError, TrustError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.records.own_digest import of_code
 from overlay.source.decide import decide
-from overlay.source.obstacle import obstacle
-from overlay.source.table import Row, files_digest, is_so, said
+from overlay.source.table import Row, files_digest, is_so, rows_in, said
 from overlay.verdict import APPLY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from overlay.patch import Patch, Target, Variant
     from overlay.source.source import Tree
-    from overlay.source.table import Said, Tested
-    from overlay.verdict import TargetVerdict
+    from overlay.source.table import Said, Table
 
 #: Of the changed sources that a contract was tried on: the share that it may let pass, and how many they must
 #: be, before it may speak for a source that nobody has looked at.
@@ -49,7 +49,7 @@ class Trial(Record):
     absent: tuple[Row, ...] = ()
 
 
-def trial(patch: Patch, tree: Tree, table: Tested, name: str) -> Trial:
+def trial(patch: Patch, tree: Tree, table: Table, name: str) -> Trial:
     """Return what is to be tried of a patch on a source, which a table does not know.
 
     Args:
@@ -60,17 +60,35 @@ def trial(patch: Patch, tree: Tree, table: Tested, name: str) -> Trial:
 
     """
     found = decide(patch, tree, table)
-    unknown = [
-        (target, here)
-        for target, here in zip(patch.targets, found.targets, strict=True)
-        if here.verdict == "unknown-source"
-    ]
-    if not unknown:
+    here = {
+        target: one.version
+        for target, one in zip(patch.targets, found.targets, strict=True)
+        if one.verdict == "unknown-source"
+    }
+    if not here:
         return Trial(patch=patch.id, refused=f"{found.verdict}: {found.reason}".removesuffix(": "))
     try:
-        return _trial(patch, unknown, tree, table, name)
+        blank = {target: _blank(patch, target, tree, name) for target in here}
+        alone = tuple(row.replace(shown="alone") for row in blank.values())
+        gone = [target for target in here if not any(map(tree.has, target.replaced()))]
+        for target in gone:
+            if earlier := _applied_before(patch, target, here[target], table):
+                why = f"nothing that it replaces is there, and {earlier} had it"
+                return Trial(patch=patch.id, refused=why, alone=alone)
+        if gone:
+            return Trial(patch=patch.id, absent=tuple(blank[one].replace(shown="absent") for one in gone))
+        choices = []
+        for target, version in here.items():
+            fit = [one for one in target.variants if not _misfit(one, tree)]
+            if not fit:
+                why = "; ".join(f"{one.name}: {_misfit(one, tree)}" for one in target.variants)
+                why = f"no variant of it fits {target.project.name} {version} ({why})"
+                return Trial(patch=patch.id, refused=why, alone=alone)
+            fit.sort(key=lambda one: _distance(one, patch, target, tree, table))
+            choices.append([_applied(one, target, blank[target], tree) for one in fit])
     except SourceError as error:
         return Trial(patch=patch.id, refused=str(error))
+    return Trial(patch=patch.id, choices=tuple(product(*choices)), alone=alone)
 
 
 def row_of(patch: Patch, target: Target, tree: Tree, name: str) -> Row | None:
@@ -91,43 +109,7 @@ def _blank(patch: Patch, target: Target, tree: Tree, name: str) -> Row:
     )
 
 
-def _trial(
-    patch: Patch, unknown: Sequence[tuple[Target, TargetVerdict]], tree: Tree, table: Tested, name: str
-) -> Trial:
-    blank = {target.project.name: _blank(patch, target, tree, name) for target, _ in unknown}
-    gone = tuple(
-        blank[target.project.name].replace(shown="absent")
-        for target, _ in unknown
-        if not any(tree.has(site) for site in target.replaced())
-    )
-    alone = tuple(one.replace(shown="alone") for one in blank.values())
-    if gone:
-        targets = {target.project.name: (target, here.version) for target, here in unknown}
-        earlier = {one.target: _applied_before(patch, *targets[one.target], table) for one in gone}
-        moved = [f"nothing that it replaces is there, and {name} had it" for name in earlier.values() if name]
-        if moved:
-            return Trial(patch=patch.id, refused=moved[0], alone=alone)
-        return Trial(patch=patch.id, absent=gone)
-    choices = []
-    for target, here in unknown:
-        fit = [one for one in target.variants if not _misfit(one, tree)]
-        if not fit:
-            why = "; ".join(f"{one.name}: {_misfit(one, tree)}" for one in target.variants)
-            return Trial(
-                patch=patch.id,
-                refused=f"no variant of it fits {here.project} {here.version} ({why})",
-                alone=alone,
-            )
-        fit.sort(key=lambda one: _distance(one, patch, target, tree, table))
-        choices.append([_applied(one, target, blank[target.project.name], tree) for one in fit])
-    return Trial(
-        patch=patch.id,
-        choices=tuple(product(*choices)),
-        alone=alone,
-    )
-
-
-def _applied_before(patch: Patch, target: Target, version: str, table: Tested) -> str:
+def _applied_before(patch: Patch, target: Target, version: str, table: Table) -> str:
     """Return a source on which a patch applied, no later release than a version; empty if there is none."""
     sources = [name for row in table.rows(patch, target) if row.verdict == APPLY for name in row.sources()]
     try:
@@ -144,12 +126,11 @@ def _applied_before(patch: Patch, target: Target, version: str, table: Tested) -
 def _applied(variant: Variant, target: Target, blank: Row, tree: Tree) -> Row:
     """Return the row of a source on which a variant applies."""
     sites: dict[str, Said] = {fact.site: said(fact) for fact in variant.facts}
-    new = [item.site for item in variant.replacements if item.new]
-    sites |= dict.fromkeys(new)
-    telling = {*target.replaced(), *target.tells}
+    sites |= {item.site: None for item in variant.replacements if item.new}
+    telling = {*target.replaced(), *target.tells, *variant.sites()}
     for site in target.sites():
         # What other variants alone rely on says nothing of this one, unless it is not there.
-        if site not in sites and (site in variant.sites() or site in telling or not tree.has(site)):
+        if site not in sites and (site in telling or not tree.has(site)):
             sites[site] = tree.digest(site)
     ours = {site.partition(":")[0] for site in target.sites()}
     chains = [tree.chain(item.site) for item in variant.replacements if not item.new]
@@ -171,29 +152,27 @@ def _misfit(variant: Variant, tree: Tree) -> str:
     for item in variant.replacements:
         if tree.has(item.site) == item.new:
             return f"{item.site} {'is there already' if item.new else 'does not exist'}"
-        if wrong := "" if item.new else obstacle(item.site, tree):
+        if wrong := "" if item.new else tree.obstacle(item.site):
             return wrong
     return next((f"{site} does not exist" for site in variant.same if not tree.has(site)), "")
 
 
-def _distance(variant: Variant, patch: Patch, target: Target, tree: Tree, table: Tested) -> int:
+def _distance(variant: Variant, patch: Patch, target: Target, tree: Tree, table: Table) -> int:
     """Return how many sites differ from the nearest source on which a variant applied."""
     known = (row for row in table.rows(patch, target) if row.variant == variant.name)
     misses = (sum(not is_so(site, what, tree) for site, what in row.sites.items()) for row in known)
     return min(misses, default=len(target.sites()))
 
 
-def unjudged(rows: Iterable[Row], patch: Patch, table: Tested) -> list[str]:
+def unjudged(rows: Iterable[Row], patch: Patch, table: Table) -> list[str]:
     """Return the replaced sites of rows that apply which differ from all that the patch was tested on."""
     targets = {target.project.name: target for target in patch.targets}
     found = []
     for row in rows:
-        target = targets[row.target]
-        seen = {
-            item for one in table.rows(patch, target) if one.verdict == APPLY for item in one.sites.items()
-        }
-        replaced = set(target.replaced()) if row.verdict == APPLY else set()
-        found += [site for site in row.sites if site in replaced and (site, row.sites[site]) not in seen]
+        known = [one for one in table.rows(patch, targets[row.target]) if one.verdict == APPLY]
+        seen = {item for one in known for item in one.sites.items()}
+        replaced = targets[row.target].replaced() if row.verdict == APPLY else ()
+        found += [site for site, said in row.sites.items() if site in replaced and (site, said) not in seen]
     return found
 
 
@@ -218,3 +197,47 @@ def text_of(sources: Mapping[str, object], rows: Iterable[Row], mutants: Mapping
         ",\n".join(map(json.dumps, plain)),
         ",\n".join(f"  {json.dumps(name)}: {json.dumps(what)}" for name, what in mutants.items()),
     )
+
+
+class File(Record):
+    """A table as it is in its file."""
+
+    sources: Mapping[str, object] = {}
+    rows: tuple[Row, ...] = ()
+    mutants: Mapping[str, object] = {}
+
+    @classmethod
+    def read(cls, path: str) -> File:
+        """Return a file, empty if there is none. Raises `TrustError` for what is no table."""
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+            rows = rows_in(data, path)
+        except FileNotFoundError:
+            return cls()
+        except (OSError, OverlayError) as error:
+            raise TrustError(f"{error}; mend it, or name another file") from error
+        table = json.loads(data)
+        return cls(sources=table.get("sources", {}), rows=tuple(rows), mutants=table.get("mutants", {}))
+
+    def plus(self, rows: Iterable[Row]) -> File:
+        """Return the file with more rows: they replace what it said of the same sources."""
+        new = [*rows]
+        gone = {(row.patch, row.target, digest) for row in new for digest in row.on}
+        kept = []
+        for row in self.rows:
+            on = {key: names for key, names in row.on.items() if (row.patch, row.target, key) not in gone}
+            if on:
+                kept.append(row.replace(on=on))
+        today = datetime.now(tz=timezone.utc).date().isoformat()
+        named = {name: {"date": today} for row in new for name in row.sources()}
+        return self.replace(sources={**named, **self.sources}, rows=(*kept, *new))
+
+    def write(self, path: str) -> None:
+        """Write the whole of it, or leave what was there. Raises `TrustError`."""
+        try:
+            with open(f"{path}.new", "w", encoding="utf-8") as file:
+                file.write(text_of(self.sources, self.rows, self.mutants))
+            os.replace(f"{path}.new", path)
+        except OSError as error:
+            raise TrustError(f"{path} cannot be written: {error}") from error

@@ -1,9 +1,6 @@
 """Started in a process of its own: runs contracts, each in a fork, on upstream alone or with the patch.
 
-    python -m overlay.desk.prove.runner SEED SECONDS < JOBS
-
-A job is a line of JSON, `[patch, how]`. Prints a line of JSON for each, `[outcome, what was said]`, after one
-that says that everything is imported. What takes long to import is imported once.
+What takes long to import is imported once.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ import re
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import isfunction
@@ -33,38 +31,30 @@ if TYPE_CHECKING:
 NOT_RUN = "not run"
 #: How a contract is run, beside `ALONE`: with the patch, and so that a row may be written.
 WITH, STRICTLY = "with", "strictly"
-#: The first line that is printed.
-READY = "ready"
-
-_MISSING = re.compile(r"No module named '([^']+)'")
 
 
-def import_before(contracts: Iterable[Contract]) -> str:
-    """Import what contracts name as slow, and return the first of it that is not installed, empty if none."""
-    missing = ""
+def import_before(contracts: Iterable[Contract]) -> None:
+    """Import what contracts name as slow. What cannot be imported, they say themselves."""
     for name in dict.fromkeys(name for contract in contracts for name in contract.before):
-        try:
+        with suppress(ImportError):
             import_module(name)
-        except ModuleNotFoundError as error:  # noqa: PERF203 -- each of them is asked for
-            missing = missing or error.name or name
-        except ImportError:
-            continue  # which the contract says, if it is of any importance to it
-    return missing
 
 
 def run(patch: str, how: str, seed: str, seconds: float) -> tuple[str, str]:
     """Return the outcome of one contract, and what was said."""
+    contract = contract_of(patch)
+    if contract is None:
+        return NOT_RUN, "it has no contract"
 
     def work() -> str:
         os.environ[PROVE] = ALONE if how == ALONE else ""
-        contract = contract_of(patch)
-        if contract is None:
-            raise LookupError(f"{patch} has no contract")
+        for name in contract.before:
+            import_module(name)
         return contract.strictly(seed) if how == STRICTLY else contract.check(seed)
 
     outcome, why = forked(work, seconds)
-    missing = _MISSING.search(why) if outcome == RAISES else None
-    if missing is not None and _is_absent(missing[1]):
+    missing = re.search(r"No module named '([^']+)'", why) if outcome == RAISES else None
+    if missing and ("." in missing[1] or find_spec(missing[1]) is None):
         return NOT_RUN, f"{missing[1]} is not installed"
     return outcome, why
 
@@ -80,17 +70,8 @@ def defect_of(patch: str) -> Callable[[str], str]:
     return found if isfunction(found) else contract.check  # type: ignore[union-attr]
 
 
-def _is_absent(module: str) -> bool:
-    """Return whether a module, or a package that it is in, cannot be found. Nothing is imported for it."""
-    top = module.partition(".")[0]
-    try:
-        return find_spec(top) is None or "." in module
-    except (ImportError, ValueError):
-        return True
-
-
-def main(seed: str, seconds: str) -> None:
-    """Run what comes in."""
+def main(jobs: list[tuple[str, str]], seed: str, seconds: float) -> None:
+    """Run contracts, each `(patch, how)`, and print a line of JSON for each: `[outcome, what was said]`."""
     warnings.simplefilter("ignore")
     # So that what is running is ended with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -98,18 +79,8 @@ def main(seed: str, seconds: str) -> None:
     answers, sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8"), sys.stderr
     os.dup2(2, 1)
     load_all()
-    jobs = [json.loads(line) for line in sys.stdin]
-    found = (contract_of(patch) for patch in dict.fromkeys(patch for patch, _ in jobs))
-    missing = import_before(contract for contract in found if contract is not None)
-    answers.write(json.dumps([READY, missing]) + "\n")
-    answers.flush()
+    signal.alarm(int(seconds))
+    import_before(filter(None, (contract_of(patch) for patch, _ in jobs)))
+    signal.alarm(0)
     for patch, how in jobs:
-        outcome = (
-            (NOT_RUN, f"{missing} is not installed") if missing else run(patch, how, seed, float(seconds))
-        )
-        answers.write(json.dumps(outcome) + "\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        print(json.dumps(run(patch, how, seed, seconds)), file=answers, flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 
 from overlay.desk.audit.audit import make_audit
 from overlay.desk.output import EXIT_OK, say, show
@@ -23,15 +22,12 @@ if TYPE_CHECKING:
 def write(engine: Engine, arguments: argparse.Namespace) -> int:
     """Write the page, or print what a job left. Raises `ReportError` for what cannot be read or written."""
     path: str = arguments.output or ""
-    if path:
-        _check(path)
     job = read(arguments.job) if arguments.job else None
     if not path:
         if job is None:
             raise ReportError("name a file for the page (-o FILE), or the folder of a job's ledgers")
         show(arguments, job.to_dict(), job.table)
         return EXIT_OK
-    page.needed()
     # A patch that only its id selects is in no job unless somebody names it.
     selected = engine.chosen("all").ids
     audits = []
@@ -40,7 +36,7 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         plan = engine.plan_each(tree)
         view = view_of_plan(site or "this environment", plan, selected)
         audits.append((view, make_audit(engine, plan, tree, selected=selected)))
-    text, first = page.render(arguments.title, engine.known(), job, audits)
+    text, first = page.render(engine.known(), job, audits)
     data = text.encode("utf-8", errors="backslashreplace")
     try:
         with open(path, "wb") as file:
@@ -50,23 +46,3 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
     say(f"wrote {os.path.abspath(path)} ({len(data) / 1e3:.0f} kB): {first.tally()}")
     say(first.text)
     return EXIT_OK
-
-
-def _check(path: str) -> None:
-    """Raise `ReportError` if no page can be written to a path. Nothing is changed there."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path):
-        raise ReportError(f"the report cannot be written: {path} is a folder; name a file in it")
-    if not os.path.isdir(folder):
-        what = "is no folder" if os.path.exists(folder) else "does not exist"
-        raise ReportError(f"the report cannot be written: {folder} {what}")
-    try:
-        if os.path.isfile(path):
-            with open(path, "ab"):
-                pass
-        elif not os.path.exists(path):
-            # Rights say little on network drives and in containers: a file that can be made says all.
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-    except OSError as error:
-        raise ReportError(f"the report cannot be written: {error}") from error

@@ -1,4 +1,4 @@
-"""What became of each patch, and the sentence with which a page begins."""
+"""What became of each patch, and the sentences with which a page begins: the worst news first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from overlay.verdict import LOUD, VERDICTS
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from overlay.desk.audit.audit import Audit
     from overlay.desk.report.job import Group, Job
     from overlay.verdict import Plan, TargetVerdict
 
@@ -83,14 +84,19 @@ def view_of_group(group: Group) -> View:
             targets += one.verdict.targets
         words[one.patch] = (word, why)
     status = group.status
-    settings = (
+    settings = [
         f"overlay {status.version}{'' if status.enabled else ', not enabled'}",
         f"Python {status.python}",
         "strict" if status.strict else "not strict",
-        *([f"pinned to {status.pinned}"] if status.pinned else []),
+    ]
+    settings += [f"pinned to {status.pinned}"] if status.pinned else []
+    return View(
+        name=group.name,
+        words=words,
+        otherwise="not-selected",
+        versions=_versions(targets),
+        settings=tuple(settings),
     )
-    versions = _versions(targets)
-    return View(name=group.name, words=words, otherwise="not-selected", versions=versions, settings=settings)
 
 
 def _versions(targets: Iterable[TargetVerdict]) -> tuple[str, ...]:
@@ -110,7 +116,7 @@ def outcome(words: Iterable[str]) -> str:
 
 
 class Headline(Record):
-    """The outcome in a sentence, and the numbers behind it."""
+    """The outcome in a few sentences, and the numbers behind it."""
 
     tone: str
     text: str
@@ -122,30 +128,43 @@ class Headline(Record):
         return " \u00b7 ".join(f"{count} {outcome}" for outcome, count in self.counts)
 
 
-def headline(outcomes: Mapping[str, str], job: Job | None) -> Headline:
+def headline(outcomes: Mapping[str, str], job: Job | None, audits: Iterable[Audit] = ()) -> Headline:
     """Return what is said first.
 
     Args:
         outcomes: What each patch came to.
         job: The job, if the report is on one.
+        audits: What is known to be wrong in installations, if it is on any.
 
     """
-    number = {name: sum(one == name for one in outcomes.values()) for name in OUTCOMES}
     by_tone: dict[str, list[str]] = {tone: [] for tone in ("bad", "care", "good", "plain")}
     for name, one in outcomes.items():
         by_tone[OUTCOMES[one]].append(name)
-    gaps = job.gaps() if job is not None else []
-    sentences = [*([_agreement(job)] if job is not None else []), *gaps]
+    fine = "good" if by_tone["good"] else "plain"
+    # Each sentence with its tone. Of one tone, they stay in this order.
+    said = [] if job is None else [("bad" if job.differences else fine, _agreement(job))]
+    said += [] if job is None else [("care", gap) for gap in job.gaps()]
     for tone, what in (("bad", "asked for, and not there"), ("care", "not completely in place")):
         if names := by_tone[tone]:
-            sentences.append(f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}.")
+            said.append((tone, f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}."))
+    if job is not None and (met := {one.defect: one.harm for one in job.open()}):
+        said.append(("bad", _defects(met, "met by this job and not fixed")))
+    if left := {one.defect: one.harm for audit in audits for one in audit.of("open")}:
+        said.append(("bad", _defects(left, "")))
+    number = {name: sum(one == name for one in outcomes.values()) for name in OUTCOMES}
     if not by_tone["bad"] and not by_tone["care"]:
-        sentences.append(_no_complaint(number, job))
-    differ = job is not None and bool(job.differences)
-    tone = next(tone for tone, names in by_tone.items() if names or tone == "plain")
-    tone = "bad" if differ else "care" if gaps and tone != "bad" else tone
+        said.append((fine, _no_complaint(number, job)))
+    said.sort(key=lambda one: [*by_tone].index(one[0]))
     counts = tuple((name, count) for name, count in number.items() if count)
-    return Headline(tone=tone, text=" ".join(sentences), counts=counts)
+    return Headline(tone=said[0][0], text=" ".join(sentence for _, sentence in said), counts=counts)
+
+
+def _defects(harms: Mapping[str, str], what: str) -> str:
+    """Return how many known defects remain, and how many of them nobody notices."""
+    count, silent = len(harms), sum(harm == "silent-wrong" for harm in harms.values())
+    remain = f"{'is' if count == 1 else 'are'} {what}" if what else f"remain{'s' * (count == 1)}"
+    found = f"{count} known defect{'s' * (count > 1)} {remain}"
+    return f"{found}, {silent} of them silent." if silent else f"{found}."
 
 
 def _agreement(job: Job) -> str:

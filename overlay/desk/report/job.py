@@ -10,10 +10,13 @@ import os
 from collections import Counter
 from glob import glob
 
+from overlay.defect import HARMS
+from overlay.desk.reading import record_of
 from overlay.effect import Effect, Figure, combined, told
 from overlay.errors import ReportError
-from overlay.ledger import PatchStatus, SiteStatus, Status
+from overlay.ledger import Met, PatchStatus, SiteStatus, Status
 from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.text import wrap
 from overlay.records import agreement
 from overlay.records.files import ENDING, LEDGER, PROCESS
 from overlay.records.lock import SOURCE_OF
@@ -25,23 +28,17 @@ if TYPE_CHECKING:
 
     from overlay.effect import Number
 
-#: What reading raises of a file that is damaged, or that overlay did not write.
-_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _MOST_RANKS = 1 << 22
 #: Processes and files that a sentence names one by one.
 _MOST_NAMES = 8
-#: The type of a record inside a record, by the field that holds it.
-_INSIDE: dict[tuple[type[Record], str], type[Record]] = {
-    (Status, "patches"): PatchStatus,
-    (PatchStatus, "verdict"): Verdict,
-    (PatchStatus, "sites"): SiteStatus,
-    (PatchStatus, "effect"): Effect,
-    (Verdict, "targets"): TargetVerdict,
-    (TargetVerdict, "findings"): SiteFinding,
-    (Effect, "figures"): Figure,
+#: What the annotations of the records in a ledger name.
+_NAMES = {
+    "Number": int | float,
+    **{
+        kind.__name__: kind
+        for kind in (PatchStatus, SiteStatus, Effect, Figure, Verdict, TargetVerdict, SiteFinding, Met)
+    },
 }
-#: The types that a field of plain data may have, by its annotation.
-_PLAIN = {"str": (str,), "int": (int,), "bool": (bool,), "int | None": (int, type(None))}
 
 
 class Process(Record):
@@ -85,6 +82,8 @@ class Job(Record):
     cut_short: tuple[int, ...]
     #: The files that cannot be read, each with the reason.
     unreadable: tuple[str, ...]
+    #: The known defects that the job meets by its own settings, those that are not fixed first.
+    met: tuple[Met, ...] = ()
 
     def who(self, places: Iterable[int]) -> str:
         """Return processes as a person would write them: `ranks 0-2,5`."""
@@ -92,6 +91,10 @@ class Job(Record):
         ranks = [name for name in found if isinstance(name, int)]
         others = [name for name in found if isinstance(name, str)]
         return ", ".join(([agreement.spans(ranks)] if ranks else []) + ([listed(others)] if others else []))
+
+    def open(self) -> list[Met]:
+        """Return the known defects that the job meets and that no patch fixes in it."""
+        return [one for one in self.met if one.state != "mended"]
 
     def never(self) -> list[str]:
         """Return the patches that were in place and that no process reached."""
@@ -134,45 +137,57 @@ class Job(Record):
             "missing": list(self.missing),
             "cut_short": [self.who([place]) for place in self.cut_short],
             "unreadable": list(self.unreadable),
+            "met": [one.to_dict() for one in self.met],
         }
 
     def table(self) -> str:
         """Return a summary for a terminal."""
-        said = "which say the same" if len(self.groups) == 1 else f"which say {len(self.groups)} things"
-        lines = [f"{processes(len(self.names))}, {said}"]
+        things = "the same" if len(self.groups) == 1 else f"{len(self.groups)} things"
+        lines = [f"{processes(len(self.names))}, which say {things}"]
         for group in self.groups:
             states: dict[str, list[str]] = {}
             for patch in group.status.patches:
                 states.setdefault(patch.state, []).append(patch.patch)
-            lines += [group.name, *(f"  {state}: {', '.join(names)}" for state, names in states.items())]
+            said = [f"{state}: {', '.join(names)}" for state, names in states.items()]
+            lines += [wrap(group.name), *(wrap(text, "    ", first="  ") for text in said)]
+        if self.met:
+            fixed = [one.defect for one in self.met if one.state == "mended"]
+            lines.append("by its settings, this job meets these known defects:")
+            left = [f"{one.defect} ({one.harm}): {one.why} -> {one.way_out}" for one in self.open()]
+            left += [f"fixed here: {', '.join(fixed)}"] if fixed else []
+            lines += [wrap(text, "    ", first="  ") for text in left]
         if self.differences:
             lines += ["they differ in", *agreement.rows(self.differences, self.who)]
         lines.append("in this job, over all processes that reached it:")
-        lines += [
-            f"  {name} {told(effect)} ({processes(count)})"
-            for name, (effect, count) in self.effects.items()
-            if count
+        did = [
+            f"{name} {told(one)} ({processes(count)})" for name, (one, count) in self.effects.items() if count
         ]
-        lines += [f"  nothing to do for: {', '.join(self.never())}"] if self.never() else []
-        return "\n".join([*lines, *self.gaps()])
+        did += [f"nothing to do for: {', '.join(self.never())}"] if self.never() else []
+        return "\n".join([*lines, *(wrap(text, "    ", first="  ") for text in did), *map(wrap, self.gaps())])
 
 
 def read(folder: str) -> Job:
     """Read the ledgers in a folder. Raises `ReportError` if there is none that can be read."""
     if not os.path.isdir(folder):
         raise ReportError(f"{folder!r} is no folder: name the one that was OVERLAY_LEDGER_DIR in the job")
-    found, unreadable = [], []
+    found: list[Process] = []
+    unreadable: list[str] = []
     statuses: dict[str, Status] = {}
     for name in sorted(glob(f"{PROCESS}*{ENDING}", root_dir=folder)):
         try:
-            process = _process(os.path.join(folder, name))
+            process: Process = _load(Process, folder, name)
             if process.ledger not in statuses:
-                path = os.path.join(folder, f"{LEDGER}{process.ledger}{ENDING}")
-                statuses[process.ledger] = _status(path)
-        except (*_BROKEN, ReportError) as error:
-            unreadable.append(f"{name}: {error}")
+                file = f"{LEDGER}{process.ledger}{ENDING}"
+                statuses[process.ledger] = _load(Status, folder, file, pid=0)
+        except ReportError as error:
+            said = str(error)
+            unreadable.append(said if said.startswith(name) else f"{name}: {said}")
             continue
-        found.append(process)
+        # Of a damaged file the number may be any: nobody has so many ranks.
+        if 0 <= (process.rank or 0) < _MOST_RANKS and 0 <= (process.world or 0) <= _MOST_RANKS:
+            found.append(process)
+        else:
+            unreadable.append(f"{name}: rank {process.rank} of {process.world} ranks")
     if not found:
         why = f": {listed(unreadable, between='; ')}" if unreadable else ""
         raise ReportError(
@@ -185,6 +200,7 @@ def read(folder: str) -> Job:
         if one.rank is not None:
             worlds.setdefault(one.world or 0, set()).add(one.rank)
     missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
+    met = {one.defect: one for status in statuses.values() for one in status.met}
     job = Job(
         names=tuple(_names(found)),
         groups=(),
@@ -193,8 +209,13 @@ def read(folder: str) -> Job:
         missing=tuple(sorted(missing)),
         cut_short=tuple(place for place, one in enumerate(found) if not one.ended),
         unreadable=tuple(unreadable),
+        met=tuple(sorted(met.values(), key=_worst)),
     )
     return _compared(job, [one.ledger for one in found], statuses)
+
+
+def _worst(one: Met) -> tuple[bool, int, str]:
+    return one.state == "mended", list(HARMS).index(one.harm), one.defect
 
 
 def listed(names: Sequence[str], most: int = _MOST_NAMES, between: str = ", ") -> str:
@@ -213,44 +234,13 @@ def processes(count: int) -> str:
     return f"{count} process{'es' if count != 1 else ''}"
 
 
-def _process(path: str) -> Process:
-    """Return the file of a process. Raises one of `_BROKEN` if it is none."""
-    with open(path, encoding="utf-8") as file:
-        own: Process = _record(Process, json.load(file))
-    if not 0 <= (own.rank or 0) < _MOST_RANKS or not 0 <= (own.world or 0) <= _MOST_RANKS:
-        raise ValueError(f"rank {own.rank} of {own.world} ranks")
-    effects = {
-        str(patch): {str(key): value for key, value in values.items() if type(value) in (int, float)}
-        for patch, values in own.effects.items()
-    }
-    return own.replace(effects=effects)
-
-
-def _status(path: str) -> Status:
-    """Return a ledger. Raises `ReportError`."""
+def _load(kind: type[Record], folder: str, name: str, **more: Any) -> Any:
+    """Return the record in a file. Raises `ReportError` if there is none."""
     try:
-        with open(path, encoding="utf-8") as file:
-            status: Status = _record(Status, {"pid": 0, **json.load(file)})
-    except _BROKEN as error:
-        raise ReportError(f"{path} is no ledger: {error}") from error
-    return status
-
-
-def _record(kind: type[Record], data: dict[str, Any]) -> Any:
-    """Return a record of the fields that this overlay knows: a later one may have written more.
-
-    Raises `TypeError` if a field is missing, or has another type.
-    """
-    known = {name: data[name] for name in kind._fields if name in data}
-    for name, value in known.items():
-        said, inside = kind.__annotations__[name], _INSIDE.get((kind, name))
-        if said in _PLAIN and type(value) not in _PLAIN[said]:
-            raise TypeError(f"{name} is {str(value)[:60]!r}")
-        if said.startswith("tuple"):
-            known[name] = tuple(str(item) if inside is None else _record(inside, item) for item in value)
-        elif inside is not None and value is not None:
-            known[name] = _record(inside, value)
-    return kind(**known)
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            return record_of(kind, {**more, **json.load(file)}, _NAMES)
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ReportError(f"{name}: {error}") from error
 
 
 def _names(found: Sequence[Process]) -> list[int | str]:

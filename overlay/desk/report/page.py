@@ -6,12 +6,12 @@ import sys
 import time
 
 from overlay._version import __version__
-from overlay.desk.audit.judge import STATES
 from overlay.desk.report.headline import OUTCOMES, headline, outcome, view_of_group
 from overlay.desk.report.job import noted, processes
 from overlay.effect import told
 from overlay.errors import ReportError
 from overlay.model.record import TYPE_CHECKING
+from overlay.source.judge import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,21 +33,10 @@ LISTED = {
 #: The sign before a word, so that no meaning hangs on a colour.
 MARKS = {"good": "\u2713", "bad": "\u2717", "care": "!", "plain": "\u2013"}
 #: The tones of the states of a defect.
-_DEFECTS = {"open": "bad", "unknown": "care", "mended": "good", "fixed": "good"}
-
-
-def needed() -> None:
-    """Raise `ReportError` if the library that fills the page is not installed."""
-    try:
-        import jinja2  # noqa: F401
-    except ImportError as error:
-        raise ReportError(
-            f"a page needs what the extra report brings: pip install jinja2 ({error})"
-        ) from error
+DEFECTS = {"open": "bad", "unknown-source": "care", "mended": "good", "not-needed": "good"}
 
 
 def render(
-    title: str,
     patches: Mapping[str, Patch],
     job: Job | None,
     audits: Sequence[tuple[View, Audit]],
@@ -55,19 +44,21 @@ def render(
     """Return the page as HTML, and what it says first.
 
     Args:
-        title: Its heading.
         patches: All that are known, by id.
         job: What the processes of a job left, if the page is on one.
         audits: Installations, each with what is known to be wrong there.
 
     """
-    import jinja2
-
+    try:
+        import jinja2
+    except ImportError as error:
+        what = "a page needs what the extra report brings: pip install jinja2"
+        raise ReportError(f"{what} ({error})") from error
     views = [view for view, _ in audits]
     views += [view_of_group(group) for group in job.groups] if job is not None else []
     known = dict.fromkeys([*patches, *(name for view in views for name in view.words)])
     outcomes = {name: outcome([view.word(name) for view in views if view.word(name)]) for name in known}
-    first = headline(outcomes, job)
+    first = headline(outcomes, job, [audit for _, audit in audits])
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("overlay.desk.report", "."),
         autoescape=True,
@@ -79,7 +70,6 @@ def render(
         link=link, noted=noted, told=told, processes=processes, tone=tone, marks=MARKS, tones=OUTCOMES
     )
     text = environment.get_template("page.html").render(
-        title=title,
         first=first,
         when=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         version=__version__,
@@ -87,7 +77,8 @@ def render(
         job=job,
         views=views,
         patches=patches,
-        shown=[name for name in known if outcomes[name] not in LISTED],
+        loud=[name for name in known if OUTCOMES[outcomes[name]] in ("bad", "care")],
+        fine=[name for name in known if OUTCOMES[outcomes[name]] == "good"],
         listed=[
             (words, meaning, names)
             for words, meaning in LISTED.items()
@@ -95,7 +86,7 @@ def render(
         ],
         audits=[(view.name, audit) for view, audit in audits if audit.findings],
         states=STATES,
-        defects=_DEFECTS,
+        defects=DEFECTS,
     )
     return text, first
 

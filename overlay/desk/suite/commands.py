@@ -1,4 +1,4 @@
-"""`overlay suite list | run | diff`."""
+"""`overlay suite list | run`."""
 
 from __future__ import annotations
 
@@ -27,26 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.add_argument("--json", action="store_true", help="print JSON instead of text")
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, parser=sub)
         return sub
 
     add("list", _list, "list the recipes that come with overlay")
     run = add("run", _run, "run the tests of recipes plain and under overlay; exit code 1 if any is lost")
     run.add_argument("names", nargs="*", metavar="NAME", help="a recipe, or a file *.toml (default: all)")
     run.add_argument("--quick", action="store_true", help="only the files that a recipe marks as quick")
-    run.add_argument(
-        "--only", action="append", default=[], metavar="TEXT", help="only files with this in the path"
-    )
-    run.add_argument(
-        "--installed", action="store_true", help="test what is installed, not what the recipe fetches"
-    )
+    what = "only files with this in the path"
+    run.add_argument("--only", action="append", default=[], metavar="TEXT", help=what)
+    what = "test what is installed, not what the recipe fetches"
+    run.add_argument("--installed", action="store_true", help=what)
     run.add_argument("-j", "--jobs", type=int, default=2, help="files at once (default: 2)")
     run.add_argument("--out", default=OUT, metavar="DIR", help=f"where results go (default: {OUT})")
-    diff = add("diff", _diff, "compare two runs by node id; exit code 1 if anything is lost")
-    for name in ("before", "after"):
-        diff.add_argument(
-            name, metavar=name.upper(), help="JUnit XML of pytest, or the folder of one mode of a run"
-        )
 
 
 def _list(_: Engine, arguments: argparse.Namespace) -> int:
@@ -72,8 +65,7 @@ def _run(engine: Engine, arguments: argparse.Namespace) -> int:
             continue
         folder = os.path.join(os.path.abspath(arguments.out), one.name)
         try:
-            with runner.claimed(folder):
-                runs.append(runner.Run(one, folder, arguments).execute())
+            runs.append(runner.Run(one, folder, arguments).execute())
         except KeyboardInterrupt as error:
             raise SuiteError(
                 f"{one.name}: stopped, with all that it had started; what ended is in {folder}"
@@ -85,9 +77,3 @@ def _run(engine: Engine, arguments: argparse.Namespace) -> int:
     said = {"runs": runs, "not_run": not_run}
     show(arguments, said, lambda: "\n".join([*map(report.section, runs), *not_run]))
     return EXIT_LOUD if any(run["difference"]["lost"] for run in runs) else EXIT_OK
-
-
-def _diff(_: Engine, arguments: argparse.Namespace) -> int:
-    found = report.compare(report.read(arguments.before), report.read(arguments.after))
-    show(arguments, found, lambda: report.changes(found))
-    return EXIT_LOUD if found["lost"] else EXIT_OK

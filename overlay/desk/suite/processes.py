@@ -10,12 +10,13 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
+    from typing import Any
 
 #: Seconds between asking processes to end and killing them.
 GRACE = 3.0
 
 
-def end_all(process: subprocess.Popen[bytes], mark: str) -> None:
+def end_all(process: subprocess.Popen[Any], mark: str) -> None:
     """End a command's process group, and all processes with its mark: ask first, then kill.
 
     Args:

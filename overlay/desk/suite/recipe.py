@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 
+from overlay.desk.output import near
+from overlay.desk.reading import record_of
 from overlay.errors import SuiteError
 from overlay.model import toml
 from overlay.model.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
 #: The package whose folder `suites` holds the recipes that come with overlay.
 HOME = "overlay.compat"
-#: Bytes of a recipe, seconds for the package index or a clone, and a number: no recipe needs more.
-LARGEST, PATIENCE, _GREATEST = 1 << 16, 600, 1 << 31
+#: Seconds for the package index or a clone.
+PATIENCE = 600
 #: What stands in a command for this interpreter, and for the number of ranks.
 PYTHON, RANKS = "{python}", "{ranks}"
 
@@ -32,7 +32,7 @@ class UnavailableError(SuiteError):
 
 
 class Recipe(Record):
-    """How the tests of one release are fetched and run."""
+    """How the tests of one release are fetched and run. It names a command: trust it as a script."""
 
     name: str
     about: str
@@ -59,24 +59,6 @@ class Recipe(Record):
     time_limit: int = 120
 
 
-_STEP = r"(?!\.\.?(?:/|$))[^/\\]+"
-_PATHS = [(rf"(?![~-]){_STEP}(?:/{_STEP})*", "a path inside the tree")]
-_TEXT = (r".+", "a text")
-_ORIGIN = (r"\S+==\S+|\S+@[^-\s]\S*", "NAME==VERSION, $VARIABLE@TAG or ADDRESS@TAG")
-#: What each key holds: a text that matches a pattern (and what to call that), a number, a list of these, or a
-#: table. Keys are patterns too.
-_FORM: dict[str, Any] = {
-    "about": _TEXT,
-    "ranks|time_limit": int,
-    "tests|code": {"from": [_ORIGIN], "paths": _PATHS},
-    "include|quick": _PATHS,
-    "command|arguments": [_TEXT],
-    "packages": [(r"[a-z_][a-z0-9_]*", "an import name")],
-    "exclude": {r"\S.{0,199}": _PATHS},
-    "variables": {r"[A-Za-z_][A-Za-z0-9_]{0,99}": (r".*", "a text")},
-}
-
-
 def shipped() -> dict[str, str]:
     """Return the paths of the recipes that come with overlay, by name."""
     from importlib.resources import files
@@ -97,45 +79,22 @@ def find(name: str) -> Recipe:
 def read(path: str) -> Recipe:
     """Return the recipe in a file. Raises `SuiteError`, which names the file, the key and the value."""
     try:
-        data = _checked(_FORM, toml.read(path, largest=LARGEST), "")
-    except SuiteError as error:
-        raise SuiteError(f"the recipe {path}: {error}") from error
-    except (OSError, ValueError) as error:  # what is no TOML, and integers of thousands of digits
+        data = toml.read(path)
+        name = os.path.basename(path).removesuffix(".toml")
+        found: Recipe = record_of(Recipe, {**data, "name": name})
+    except (OSError, TypeError, ValueError) as error:
         raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
-    needed = {key: data.get(key) for key in ("about", "packages", "tests", "include")}
-    needed |= {f"{key}.from": data[key].get("from") for key in ("tests", "code") if key in data}
-    if lacking := [key for key, value in needed.items() if not value]:
-        raise SuiteError(f"the recipe {path}: {lacking[0]!r} is missing or empty")
-    return Recipe(**data, name=os.path.basename(path).removesuffix(".toml"))
-
-
-def _checked(form: Any, value: Any, key: str) -> Any:
-    """Return a value of a form, with tuples for lists. Raises `SuiteError`, which names key and value."""
-    said = f"{key} = {value!r:.200}"
-    if isinstance(form, list):
-        if not isinstance(value, list):
-            raise SuiteError(f"{said} is not a list")
-        return tuple(_checked(form[0], item, f"{key}[{at}]") for at, item in enumerate(value))
-    if isinstance(form, dict):
-        if not isinstance(value, dict):
-            raise SuiteError(f"{said} is not a table")
-        found = {}
-        for name, item in value.items():
-            full = f"{key}.{name}" if key else name
-            inside = next((one for pattern, one in form.items() if re.fullmatch(pattern, name)), None)
-            if inside is None or not name.isprintable():
-                keys = ", ".join(form).replace("|", ", ")
-                raise SuiteError(f"unknown key {full!r:.200} = {item!r:.200}; there are: {keys}")
-            found[name] = _checked(inside, item, full)
-        return found
-    if form is int:
-        if type(value) is int and 0 < value < _GREATEST:
-            return value
-        raise SuiteError(f"{said} is not a whole number above 0 and below {_GREATEST}")
-    pattern, words = form
-    if not isinstance(value, str) or not value.isprintable() or not re.fullmatch(pattern, value):
-        raise SuiteError(f"{said} is not {words}")
-    return value
+    for key in data.keys() - set(Recipe._fields):
+        raise SuiteError(f"the recipe {path}: unknown key {key!r}; {near(key, Recipe._fields)}")
+    for name in found.packages:
+        if not name.isidentifier():  # a folder of this name is removed from what was fetched
+            raise SuiteError(f"the recipe {path}: the package {name!r} is not an import name")
+    for source in (found.tests, *filter(None, [found.code])):
+        for text in source.get("from", [""]):
+            if not text.partition("==")[2] and not text.rpartition("@")[0]:
+                what = "NAME==VERSION, $VARIABLE@TAG or ADDRESS@TAG"
+                raise SuiteError(f"the recipe {path}: `from` names {text!r}, which is not {what}")
+    return found
 
 
 def fetch(source: Mapping[str, tuple[str, ...]], into: str) -> str:
@@ -152,22 +111,26 @@ def fetch(source: Mapping[str, tuple[str, ...]], into: str) -> str:
     for text in source["from"]:
         try:
             with tempfile.TemporaryDirectory() as scratch:
-                return _fetch(text, source.get("paths", ()), scratch, into)
+                if "==" in text:
+                    return _fetch_sdist(text, scratch, into)
+                return _fetch_tag(text, source.get("paths", ()), scratch, into)
         except SuiteError as error:  # noqa: PERF203 -- the next one may do
             errors.append(str(error))
     raise UnavailableError("; ".join(errors))
 
 
-def _fetch(text: str, paths: tuple[str, ...], scratch: str, into: str) -> str:
-    if "==" in text:
-        pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:")
-        _run(text, *pip, "--dest", scratch, "--", text)
-        (name,) = os.listdir(scratch)
-        with tarfile.open(os.path.join(scratch, name)) as archive:
-            archive.extractall(scratch, filter="data")
-        os.remove(os.path.join(scratch, name))
-        shutil.copytree(os.path.join(scratch, *os.listdir(scratch)), into, symlinks=True, dirs_exist_ok=True)
-        return f"sdist {text}"
+def _fetch_sdist(text: str, scratch: str, into: str) -> str:
+    pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:")
+    _run(text, *pip, "--dest", scratch, "--", text)
+    (name,) = os.listdir(scratch)
+    with tarfile.open(os.path.join(scratch, name)) as archive:
+        archive.extractall(scratch, filter="data")
+    os.remove(os.path.join(scratch, name))
+    shutil.copytree(os.path.join(scratch, *os.listdir(scratch)), into, symlinks=True, dirs_exist_ok=True)
+    return f"sdist {text}"
+
+
+def _fetch_tag(text: str, paths: tuple[str, ...], scratch: str, into: str) -> str:
     repository, _, tag = text.rpartition("@")
     if repository.startswith("$"):
         if not (repository := os.environ.get(repository[1:], "")):

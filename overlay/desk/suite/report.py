@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections import Counter
 from glob import glob
-from xml.etree import ElementTree as ET
 
 from overlay.errors import SuiteError
 from overlay.model.record import TYPE_CHECKING
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 OUTCOMES = ("missing", "skipped", "xfailed", "passed", "failed", "error", "crashed", "hung")
 _FAILING = frozenset(OUTCOMES[4:])
 _GOOD = frozenset({"passed", "xfailed"})
-_TAGS = {"failure": "failed", "error": "error", "skipped": "skipped"}
 
 #: What becomes of a test between two runs, and what that is called.
 KINDS = {
@@ -34,77 +31,31 @@ KINDS = {
     "changed": "differs otherwise: is skipped in one of them, for instance",
     "failing": "fails in both",
 }
-#: The file with what became of a test file that did not end well.
-ENDED = "ended.json"
 #: Reasons that are listed, the most frequent first, and characters of each.
 _REASONS, _WIDTH = 12, 110
 
 
 def read(path: str) -> Results:
-    """Return the results in a JUnit XML file of pytest, or in the folder of one mode of a run.
-
-    Raises:
-        SuiteError: There are none, or they cannot be read.
-
-    """
+    """Return the results in the folder of one mode of a run. Raises `SuiteError`: there are none."""
     found: Results = {}
     # Reasons shall not name a folder of this machine.
     tree = os.path.join(os.path.dirname(os.path.abspath(path)), "work", os.path.basename(path), "")
-    try:
-        if not os.path.isdir(path):
-            return {
-                name: [(outcome, reason)] for name, outcome, reason in sorted(_junit(path, ""), key=_badness)
-            }
-        for at in sorted(glob("[0-9]*/**/output.txt", root_dir=path, recursive=True)):
-            place = os.path.dirname(at)
-            file = place.partition(os.sep)[2]
-            for name, (outcome, reason) in outcomes(os.path.join(path, place), file).items():
-                found.setdefault(name, []).append((outcome, reason.replace(tree, "")))
-    except (OSError, ValueError, ET.ParseError) as error:
-        raise SuiteError(f"the results {path} cannot be read: {error}") from error
+    for place in sorted(glob("[0-9]*/**/output.txt", root_dir=path, recursive=True)):
+        for name, (outcome, reason) in outcomes(os.path.join(path, os.path.dirname(place))).items():
+            found.setdefault(name, []).append((outcome, reason.replace(tree, "")))
     if not found:
         raise SuiteError(f"there are no results in {path}")
     return found
 
 
-def outcomes(place: str, file: str) -> dict[str, tuple[str, str]]:
+def outcomes(place: str) -> dict[str, tuple[str, str]]:
     """Return outcome and reason by node id, as the processes of a test file left them in a folder."""
     found: list[tuple[str, str, str]] = []
-    for log in sorted(glob("*.log", root_dir=place)):
-        try:
-            found += _junit(os.path.join(place, f"{log[:-4]}.xml"), file)
-        except (OSError, ET.ParseError):  # noqa: PERF203 -- the process was killed before that was written
-            with open(os.path.join(place, log), encoding="utf-8") as lines:
-                found += [(line[:-1].partition(" ")[2], line.partition(" ")[0], "") for line in lines]
-    if os.path.exists(os.path.join(place, ENDED)):
-        with open(os.path.join(place, ENDED), encoding="utf-8") as ended:
-            found.append((file, *json.load(ended)))
-    return {name: (outcome, reason) for name, outcome, reason in sorted(found, key=_badness)}
-
-
-def _badness(one: tuple[str, str, str]) -> int:
-    return OUTCOMES.index(one[1])
-
-
-def _junit(path: str, file: str) -> list[tuple[str, str, str]]:
-    """Return node id, outcome and reason of each test. Its ids begin with `file`, if that is known."""
-    found = []
-    dotted = file.removesuffix(".py").replace("/", ".")
-    for case in ET.parse(path).iter("testcase"):  # noqa: S314 -- pytest wrote it
-        # The class name has the file and the classes, with dots for slashes. A file has but a name.
-        names = [text for text in (case.get("classname"), case.get("name")) if text] or [file]
-        if dotted and f"{names[0]}.".startswith(f"{dotted}."):
-            names = [file, *filter(None, names[0].removeprefix(dotted).split(".")), *names[1:]]
-        outcome, reason = "passed", ""
-        for child in case:
-            if child.tag in _TAGS:
-                outcome = "xfailed" if child.get("type") == "pytest.xfail" else _TAGS[child.tag]
-                reason = child.get("message", "")
-                if reason == "collection failure":
-                    errors = [line[1:] for line in (child.text or "").splitlines() if line.startswith("E ")]
-                    reason = errors[0] if errors else reason
-        found.append(("::".join(names), outcome, (reason.strip().splitlines() or [""])[0][:300]))
-    return found
+    for name in glob("*.part", root_dir=place) + glob("*.ended", root_dir=place):
+        with open(os.path.join(place, name), encoding="utf-8") as lines:
+            found += map(json.loads, lines)
+    found.sort(key=lambda one: OUTCOMES.index(one[1]))
+    return {name: (outcome, reason) for name, outcome, reason in found}
 
 
 def compare(before: Results, after: Results) -> dict[str, Any]:
@@ -151,6 +102,8 @@ def coverage(place: str) -> list[dict[str, Any]]:
     for patch in dict.fromkeys(patch for one in processes for patch in one["patches"]):
         states = [one["patches"][patch] for one in processes if patch in one["patches"]]
         counts = [one["counts"] for one in states if one["counts"] is not None]
+        # On a device or in compiled code it is not told how much was changed.
+        told = bool(counts) and all("changed" in one for one in counts)
         applied = [one for one in states if one["state"] in ("applied", "incomplete")]
         wrong = [one for one in states if one["state"] not in ("applied", "armed")]
         found.append(
@@ -159,8 +112,8 @@ def coverage(place: str) -> list[dict[str, Any]]:
                 "applied": len(applied),
                 "processes": len(processes),
                 # What it had to look at, and what of that it changed, if it counts that.
-                "calls": sum(one.get("calls", one["changed"]) for one in counts) if counts else None,
-                "changed": sum(one["changed"] for one in counts) if counts else None,
+                "calls": sum(one.get("calls", one.get("changed", 0)) for one in counts) if counts else None,
+                "changed": sum(one["changed"] for one in counts) if told else None,
                 "troubles": sorted({f"{one['state']}: {one['why']}" for one in wrong}),
             }
         )
@@ -170,12 +123,12 @@ def coverage(place: str) -> list[dict[str, Any]]:
 def section(run: Mapping[str, Any]) -> str:
     """Return what a run shows, as a section of a page in Markdown."""
     code = ", ".join(f"{name}: {origin}" for name, origin in run["code"].items())
+    quick = ", the quick ones only" if run["quick"] else ""
     lines = [
         f"## {run['recipe']}\n",
-        f"- {time.strftime('%Y-%m-%d', time.gmtime(run['began']))}, {run['seconds'] / 60:.0f} min, "
-        f"{len(run['files'])} files" + (", the quick ones only" if run["quick"] else ""),
-        f"- tests: {run['tests']}\n- code: {code}",
+        f"- {len(run['files'])} files{quick}, {run['seconds'] / 60:.0f} min",
         f"- overlay {run['overlay']}, Python {run['python']}",
+        f"- tests: {run['tests']}\n- code: {code}",
         f"\n{changes(run['difference'])}\n",
     ]
     patches, never = [], []
@@ -185,7 +138,8 @@ def section(run: Mapping[str, Any]) -> str:
         if one["applied"] and one["calls"] is None:
             said += ", does not count what it does"
         elif one["calls"]:
-            said += f", changed {one['changed']} of {one['calls']}"
+            changed = "looked at" if one["changed"] is None else f"changed {one['changed']} of"
+            said += f", {changed} {one['calls']}"
         else:
             said += ", had nothing to do: nothing is shown of it"
         if here and not one["applied"] and not one["troubles"]:

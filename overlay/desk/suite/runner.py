@@ -1,16 +1,11 @@
 """Runs a recipe: each test file in processes of its own, first plain and then under overlay.
 
-A run has a folder of its own, and writes into it:
-
-    MODE/ATTEMPT/FILE/      what the processes of a test file leave (see `plugin`) and print
-    run.json                what `overlay suite run --json` prints, at the end
-    .running                marks the folder as one of a run: the next run deletes all these
+What the processes of a test file leave (see `plugin`) and print goes into the folder `MODE/ATTEMPT/FILE`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -21,7 +16,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
-from importlib import metadata
 
 from overlay._version import __version__
 from overlay.desk.suite import recipe as recipes
@@ -33,7 +27,7 @@ from overlay.model.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from overlay.desk.suite.recipe import Recipe
@@ -41,37 +35,8 @@ if TYPE_CHECKING:
 MODES = ("plain", "overlay")
 
 
-@contextlib.contextmanager
-def claimed(folder: str) -> Iterator[None]:
-    """Empty the folder of an earlier run, and keep others out of it until this run ends or its process dies.
-
-    Raises:
-        SuiteError: Another run is at it, or no run has made what lies there.
-
-    """
-    os.makedirs(folder, exist_ok=True)
-    mark = os.path.join(folder, ".running")
-    if os.listdir(folder) and not os.path.exists(mark):
-        raise SuiteError(f"{folder} is not empty, and no suite run created it: choose another --out")
-    with open(mark, "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise SuiteError(
-                f"another run writes into {folder}: wait for it, or take another --out"
-            ) from error
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(folder, "run.json"))
-        for name in (*MODES, "work"):
-            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        try:
-            yield
-        finally:
-            shutil.rmtree(os.path.join(folder, "work"), ignore_errors=True)
-
-
 class Run:
-    """One run of one recipe, in a folder that is claimed."""
+    """One run of one recipe, in a folder that it makes."""
 
     def __init__(self, recipe: Recipe, folder: str, options: argparse.Namespace) -> None:
         """Make a run with the options of `overlay suite run`."""
@@ -79,13 +44,26 @@ class Run:
         self._stopped = threading.Event()
 
     def execute(self) -> dict[str, Any]:
-        """Run everything, and return what `run.json` says.
+        """Run everything, and return what `overlay suite run --json` says of it.
 
         Raises:
-            SuiteError: The tests cannot be fetched, none passes plain, or overlay was on in the plain run, or
-                off in the other.
+            SuiteError: The folder is there, the tests cannot be fetched, none passes plain, or overlay was on
+                in the plain run, or off in the other.
 
         """
+        try:
+            os.makedirs(self._folder)
+        except OSError as error:
+            what = f"{self._folder}: {error.strerror}; remove it, or choose another --out"
+            raise SuiteError(what) from error
+        try:
+            return self._execute()
+        finally:
+            shutil.rmtree(os.path.join(self._folder, "work"), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.rmdir(self._folder)  # nothing was run
+
+    def _execute(self) -> dict[str, Any]:
         recipe, options, began = self._recipe, self._options, time.time()
         tree, other = (os.path.join(self._folder, "work", mode) for mode in MODES)
         tests = code = recipes.fetch(recipe.tests, tree)
@@ -120,25 +98,19 @@ class Run:
                 self._run(mode, 2, suspects)
             difference = report.compare(report.read(plain), report.read(overlay))
 
-        said = {
+        return {
             "recipe": recipe.name,
             "tests": tests,
             "code": dict.fromkeys(recipe.packages, code),
             "quick": options.quick,
-            "only": options.only,
             "files": files,
             "excluded": excluded,
             "python": platform.python_version(),
             "overlay": __version__,
-            "versions": {one.metadata["Name"]: one.version for one in metadata.distributions()},
-            "began": began,
             "seconds": round(time.time() - began),
             "difference": difference,
             "coverage": report.coverage(os.path.join(overlay, "1")),
         }
-        with open(os.path.join(self._folder, "run.json"), "w", encoding="utf-8") as file:
-            json.dump(said, file, indent=1)
-        return said
 
     def _run(self, mode: str, attempt: int, files: Sequence[str]) -> None:
         with ThreadPoolExecutor(self._options.jobs) as pool:
@@ -194,12 +166,12 @@ class Run:
         ended = None
         if status is None:
             ended = "hung", f"no end within {recipe.time_limit} s: {last}"
-        elif status not in range(6) or len(glob("*.xml", root_dir=place)) < recipe.ranks:
+        elif status not in range(6) or len(glob("*.ended", root_dir=place)) < recipe.ranks:
             ended = "crashed", f"exit status {status}: {last}"
         if ended:
-            with open(os.path.join(place, report.ENDED), "w", encoding="utf-8") as written:
-                json.dump(ended, written)
-        became = [outcome for outcome, _ in report.outcomes(place, file).values()]
+            with open(os.path.join(place, "run.part"), "w", encoding="utf-8") as written:
+                json.dump([file, *ended], written)
+        became = [outcome for outcome, _ in report.outcomes(place).values()]
         counts = ", ".join(f"{became.count(kind)} {kind}" for kind in report.OUTCOMES if kind in became)
         return f"{file}: {counts or 'no test'} ({time.monotonic() - began:.0f} s)"
 

@@ -1,7 +1,6 @@
 """`miles.capped-partitions`: balanced by FLOPs under the budget of a micro-batch, not instead of it.
 
-miles packs a step in the middle of `build_dp_schedule`. It looks up two functions there: the count of
-operations, which sees the tokens of the samples, and the split, which does not. The one tells the other.
+In `build_dp_schedule` the count of operations, which sees the tokens, tells the split, which does not.
 """
 
 from contextvars import ContextVar
@@ -9,19 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.projects import MILES
-from overlay.effect import Figure, effect
 from overlay.patch import Patch, around, one_target, replaced, variant
 from overlay.patches._partition.aligned import aligned
+from overlay.patches._partition.counted import split_effect
 
 _BALANCING = "miles.utils.seqlen_balancing"
 _SCHEDULE = "miles.utils.dp_schedule"
-EFFECT = effect(
-    __name__,
-    "step",
-    Figure(name="over", says="micro-batches over the budget that miles' own split has"),
-    Figure(name="fullest", says="tokens of the fullest of them, over the budget", combine="max"),
-    then="without it {over} micro-batches over the budget, the fullest {fullest} times",
-)
+EFFECT = split_effect(__name__, "step", "miles")
 #: While a rollout is scheduled by FLOPs: `cap`, the tokens that a micro-batch may hold; `align`, the number
 #: of which the micro-batches of a step must be a multiple; and of the step, `lengths` and `workloads`.
 _step: ContextVar[SimpleNamespace | None] = ContextVar("overlay_miles_step", default=None)
@@ -56,10 +49,7 @@ def calculate_workloads(original: Any, step_lengths: Any, *given: Any, **named: 
 
 
 def make_split(original: Any, module: Any) -> Any:
-    """Build the `get_seqlen_balanced_partitions` of the schedule: the original, or one under the budget.
-
-    Micro-batches are dealt out to ranks by the same name, with their own workloads: that is the original's.
-    """
+    """Build the split of a schedule, under the budget; dealing micro-batches out is the original's."""
 
     def get_seqlen_balanced_partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -> Any:
         packed = original(seqlen_list, k_partitions, equal_size)
@@ -67,12 +57,8 @@ def make_split(original: Any, module: Any) -> Any:
         if step is None or equal_size or seqlen_list is not step.workloads:
             return packed
 
-        def flops() -> list[int]:
-            # A count of operations is a whole number; as a float its sums would depend on their order.
-            return [int(count) for count in step.workloads]
-
         expand = module.expand_bins_by_splitting
-        return aligned(packed, step.lengths, step.cap, flops, step.align, expand, EFFECT)
+        return aligned(packed, step.lengths, step.cap, lambda: step.workloads, step.align, expand, EFFECT)
 
     return get_seqlen_balanced_partitions
 
@@ -83,13 +69,12 @@ PATCH = Patch(
     why="With --balance-by-flops, miles balances samples over micro-batches by their operations and without "
     "regard to max_tokens_per_gpu: a micro-batch over the budget runs out of memory some steps into a run. "
     "With the patch every micro-batch holds the budget, is balanced by FLOPs as far as that allows, and none "
-    "is empty, but for a single longer sample or a step of too few samples for the number that Megatron asks "
-    "for. Where miles' own result holds the budget, it is kept.",
+    "is empty, but for a single longer sample or a step of too few samples for Megatron's number. Where "
+    "miles' own result holds the budget, it is kept.",
     changes=("memory", "numbers"),
     met="--use-dynamic-batch-size with --balance-by-flops. Sums over other micro-batches round otherwise.",
     upstream=("THUDM/slime#1951",),
-    evidence="miles' own packing without --balance-by-flops keeps max_tokens_per_gpu, beyond which memory "
-    "runs out. Sums over micro-batches are the same up to rounding.",
+    evidence="miles' own packing without --balance-by-flops keeps max_tokens_per_gpu.",
     targets=one_target(
         MILES,
         variant(

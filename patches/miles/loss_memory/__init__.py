@@ -1,69 +1,42 @@
-"""`miles.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient.
-
-The computation is that of `slime.loss-memory`. Logits that are not float32, as FSDP has them, and the mode
-that repeats the rollout engine bit by bit are left to the original.
-"""
+"""`miles.loss-memory`: what `slime.loss-memory` computes, on float32 logits."""
 
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.projects import MILES
-from overlay.effect import Figure, effect
 from overlay.patch import Calls, Patch, around, one_target, replaced, variant
 from overlay.patches._packed_loss.attachment import true_arguments, unattached
-from overlay.patches._packed_loss.compute import make_compute
+from overlay.patches._packed_loss.compute import effect_of, make_compute
 
 _HUB = "miles.backends.training_utils.loss_hub"
 _LOSS = "miles.backends.training_utils.loss:loss_function"
 _LOSSES = f"{_HUB}.losses"
 _LOG_PROBS = f"{_HUB}.logit_processors:get_log_probs_and_entropy"
 _CP = "miles.backends.training_utils.cp_utils"
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    Figure(
-        name="kept_out",
-        says="the logits of response rows, most at once, of which miles keeps a copy",
-        unit="bytes",
-        combine="max",
-    ),
-    did="took the loss of",
-    always=True,
-    then="at least {kept_out} less at the peak",
-)
+EFFECT = effect_of(__name__, "miles")
 
 
-class _AsSlime:
-    """miles' module of logits, with the names by which slime's loss is asked."""
+def _as_slime(module: Any) -> Any:
+    """Return miles' module of logits, with the names by which slime's loss is asked."""
+    from miles.backends.training_utils.cp_utils import slice_log_prob_with_cp
 
-    def __init__(self, module: Any) -> None:
-        self.module, self.mpu = module, self
-
-    def get_responses(self, logits: Any, **given: Any) -> Any:
-        return self.module.get_responses(logits, **given)
-
-    def slice_log_prob_with_cp(self, values: Any, total_length: int, response_length: int) -> Any:
-        """Return this rank's slices of the values of a packed response."""
-        from miles.backends.training_utils.cp_utils import slice_log_prob_with_cp
-
-        return slice_log_prob_with_cp(values, total_length, response_length, "thd", None)
-
-    def get_tensor_model_parallel_group(self) -> Any:
-        return self.module.get_parallel_state().tp.group
-
-    def get_context_parallel_group(self) -> Any:
-        return self.module.get_parallel_state().cp.group
-
-    def get_context_parallel_rank(self) -> int:
-        return int(self.module.get_parallel_state().cp.rank)
-
-    def get_context_parallel_world_size(self) -> int:
-        return int(self.module.get_parallel_state().cp.size)
+    return SimpleNamespace(
+        get_responses=module.get_responses,
+        # This rank's slices of the values of a packed response.
+        slice_log_prob_with_cp=lambda *sample: slice_log_prob_with_cp(*sample, "thd", None),
+        mpu=SimpleNamespace(
+            get_tensor_model_parallel_group=lambda: module.get_parallel_state().tp.group,
+            get_context_parallel_group=lambda: module.get_parallel_state().cp.group,
+            get_context_parallel_rank=lambda: int(module.get_parallel_state().cp.rank),
+            get_context_parallel_world_size=lambda: int(module.get_parallel_state().cp.size),
+        ),
+    )
 
 
 def make_log_probs(original: Any, module: Any) -> Any:
     """Build `get_log_probs_and_entropy`."""
-    compute = make_compute(_AsSlime(module), EFFECT)
+    compute = make_compute(_as_slime(module), EFFECT)
 
     def get_log_probs_and_entropy(
         logits: Any,
@@ -107,11 +80,10 @@ PATCH = Patch(
     why="miles copies the logits of every response for the log-probabilities and again for the entropy, and "
     "keeps a softmax for the backward: up to three times the logits on top of them. With the patch the "
     "forward keeps a few numbers for each row, the backward computes the rest again in the gradient itself, "
-    "and all ranks enter the same collectives whether or not they have a response token. Logits that are not "
-    "float32 and --true-on-policy-mode are left to miles.",
+    "and all ranks enter the same collectives. Logits that are not float32 and --true-on-policy-mode are "
+    "left to miles.",
     changes=("memory",),
-    met="The policy and SFT losses on float32 logits, without --true-on-policy-mode. Numbers change by "
-    "rounding.",
+    met="Policy and SFT losses on float32 logits. Numbers change by rounding.",
     upstream=("THUDM/slime#1788", "THUDM/slime#2123"),
     evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64 "
     "(tests/real/test_loss_memory_ranks.py).",

@@ -1,10 +1,5 @@
-"""`miles.whiten-over-cp`: advantages are whitened over all ranks that have a part of them.
+"""`miles.whiten-over-cp`: advantages are whitened over all ranks that have a part of them."""
 
-As `slime.whiten-over-cp`: the whitening is one over all ranks, and a rank that has no token enters the
-collective when miles is done, which has none behind it.
-"""
-
-from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
@@ -16,8 +11,6 @@ _ADVANTAGES = "miles.backends.training_utils.loss_hub.advantages"
 _STATE = "miles.backends.training_utils.parallel:ParallelState"
 _GROUPS = "miles.utils.ft_utils.process_group_utils"
 EFFECT = whitening.effect_of(__name__, "miles")
-#: While advantages are normalised: whether this rank has entered the collective.
-_entered: ContextVar[bool] = ContextVar("overlay_miles_whitened", default=False)
 
 
 def make_whiten(_original: Any, module: Any) -> Any:
@@ -25,42 +18,25 @@ def make_whiten(_original: Any, module: Any) -> Any:
     from miles.utils.ft_utils.process_group_utils import GeneralPGUtil
     from torch.distributed import ReduceOp
 
-    def distributed_masked_whiten(
-        values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
-    ) -> Any:
-        """Return the values whitened. The group is ignored: it is the one without context parallelism."""
-        _entered.set(True)
-        groups = module.get_parallel_state().effective_dp_cp.groups_inner_to_outer
+    def all_reduce(sums: Any) -> None:
+        # One group; two with replicas that tolerate faults, of which each has all the samples' parts.
+        for group in module.get_parallel_state().effective_dp_cp.groups_inner_to_outer:
+            GeneralPGUtil.create(group).all_reduce(sums, group, op=ReduceOp.SUM)
 
-        def all_reduce(sums: Any) -> None:
-            # One group; two with replicas that tolerate faults, of which each has all the samples' parts.
-            for group in groups:
-                GeneralPGUtil.create(group).all_reduce(sums, group, op=ReduceOp.SUM)
-
+    def place() -> tuple[int, int]:
         cp = module.get_parallel_state().cp
-        place = int(cp.rank), int(cp.size)
-        return whitening.whitened(
-            values, mask, all_reduce, place, EFFECT, shift_mean=shift_mean, epsilon=epsilon
-        )
+        return int(cp.rank), int(cp.size)
 
-    return distributed_masked_whiten
+    return whitening.over_all(all_reduce, place, EFFECT)
 
 
 def make_normalize(original: Any, module: Any) -> Any:
     """Wrap the normalisation: every rank enters the collective, whether or not it has a token."""
-    import torch
 
     def normalize_advantages(args: Any, advantages: Any, *given: Any, **named: Any) -> Any:
-        token = _entered.set(False)
-        try:
-            result = original(args, advantages, *given, **named)
-            if not _entered.get():
-                EFFECT.empty += 1
-                none = torch.cat(advantages)
-                module.distributed_masked_whiten(none, torch.ones_like(none))
-            return result
-        finally:
-            _entered.reset(token)
+        return whitening.entered(
+            lambda: original(args, advantages, *given, **named), lambda: advantages, module, EFFECT
+        )
 
     return wraps(original)(normalize_advantages)
 
@@ -72,13 +48,11 @@ PATCH = Patch(
     why="With --normalize-advantages and context parallelism, each rank of miles whitens its slices with the "
     "statistics of the same slices over the data parallel ranks: tokens of one sample get different means "
     "and deviations, and a rank whose slices have no response token leaves the others waiting until they "
-    "time out. With the patch all ranks that have a part of the batch are asked together, and sums are taken "
-    "in float64.",
+    "time out. With the patch all ranks that have a part of the batch are asked together.",
     changes=("numbers", "hangs"),
     met="--normalize-advantages with a context parallel size above 1.",
     upstream=("THUDM/slime#2235",),
-    evidence="slime's commit dd7f037 (#2235) asks the same group on every rank; the result is that of one "
-    "process in float64.",
+    evidence="slime's commit dd7f037 (#2235) asks the same group; the result is float64's.",
     targets=one_target(
         MILES,
         variant(

@@ -36,7 +36,7 @@ PATCH = Patch(
     why="With --allgather-cp each context parallel rank gets one piece of a sequence, in order, as layers "
     "with sparse attention expect (DeepSeek-V3.2, GLM-5). All others expect zigzag pieces, and slime 0.2.3 "
     "and 0.2.4 silently train them on scrambled tokens. With the patch the job is refused at its start. "
-    "Leave the patch out for another model that you gave such layers.",
+    "Leave it out for another model that you gave such layers.",
     changes=("safety",),
     met="--allgather-cp with a context parallel size above 1, and a model without sparse attention.",
     upstream=("THUDM/slime#1891",),

@@ -1,9 +1,6 @@
-"""`slime.async-groups`: fully asynchronous rollouts train on every group that was generated, on old ones too.
+"""`slime.async-groups`: fully asynchronous rollouts train on every group that was generated."""
 
-slime's own rollout runs over a worker that hands out no more groups than the rollout needs. The rest stays in
-the queue, which loses its bound so that it cannot stop the thread that generates.
-"""
-
+from contextlib import suppress
 from functools import wraps
 from queue import Empty
 from typing import Any
@@ -50,12 +47,10 @@ class _Wanted:
 
     def get_completed_groups(self) -> list[Any]:
         groups: list[Any] = []
-        while self._left:
-            try:
+        with suppress(Empty):
+            while len(groups) < self._left:
                 groups.append(self._worker.output_queue.get_nowait())
-            except Empty:
-                break
-            self._left -= 1
+        self._left -= len(groups)
         return groups
 
 

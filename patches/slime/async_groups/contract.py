@@ -11,10 +11,7 @@ from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
-    """Return which groups are lost, or how far the worker runs ahead, empty if neither is wrong.
-
-    The engine is stood in for: a group is done at once.
-    """
+    """Return which groups are lost, or how far the worker runs ahead of an engine that is done at once."""
     from overlay.compat.slime_on_cpu import imported
 
     module = imported("slime.rollout.fully_async_rollout")
@@ -53,7 +50,6 @@ def wrong(seed: str) -> str:
 
 
 async def _wrong_ages(module: Any, args: Any, batch: int, concurrency: int) -> str:
-    """Return how far the worker runs ahead, or which groups it loses, empty if neither is wrong."""
     # With nobody who takes groups, it stops asking for prompts.
     given, trained, _ = await _run(module, args, concurrency=3, updates=0)
     if not given or given > 6 or trained:
@@ -71,10 +67,7 @@ async def _wrong_ages(module: Any, args: Any, batch: int, concurrency: int) -> s
 async def _run(module: Any, args: Any, *, concurrency: int, updates: int) -> tuple[int, list[int], list[int]]:
     """Run the worker in this thread, with an engine that is done at once, and train in between.
 
-    Returns:
-        How many groups were asked for, the numbers of those that were trained on, and how many updates old
-        each was.
-
+    Return how many groups were asked for, which were trained on, and how many updates old each was.
     """
     born: list[int] = []
     trained: list[int] = []

@@ -23,8 +23,7 @@ FLAGS = (
 def hand_over(args: Any, provide: Any) -> None:
     """Copy the flags that are set in slime's arguments to the configuration that makes the model later.
 
-    `provide` is a method of that configuration, or holds it: the critic's function, or in 0.3.0 the one that
-    freezes parameters.
+    `provide` is a method of that, or holds it: the critic's function, or what freezes parameters in 0.3.0.
     """
     inner = dict(zip(provide.__code__.co_freevars, provide.__closure__ or (), strict=True))
     if "_original_provide" in inner:

@@ -11,10 +11,7 @@ from overlay.compat.contracts.slime import contract, on_megatron
 
 @on_megatron()
 def wrong(_seed: str) -> str:
-    """Return which flag the model's configuration has not.
-
-    Megatron Bridge is stood in for: its configuration is Megatron's own, checked in `finalize` as there.
-    """
+    """Return which flag the model's configuration has not. Megatron Bridge's is stood in for."""
     from megatron.core.transformer import TransformerConfig
 
     from overlay.compat.slime_on_cpu import import_slime
@@ -46,18 +43,22 @@ def wrong(_seed: str) -> str:
     module.LinearForLastLayer = lambda **_options: None
     module.freeze_model_params = lambda *_: None
     # Granularity, method, layers and modules of the recomputation, and whether the loss is per token.
+    recompute = (f"recompute_{name}" for name in ("granularity", "method", "num_layers", "modules"))
+    names = [*recompute, "calculate_per_token_loss"]
     cases = (
         ("full", "uniform", 1, None, True),
         ("selective", None, None, None, False),
         ("selective", None, None, ["core_attn", "layernorm"], True),
         (None, None, None, None, False),
     )
+    sizes = ("tensor_model", "pipeline_model", "expert_model", "expert_tensor")
+    unset = ("sequence_parallel", "variable_seq_lengths", "only_train_params_name_list")
+    plain = {**{f"{one}_parallel_size": 1 for one in sizes}, **dict.fromkeys(unset)}
+    plain |= {"megatron_to_hf_mode": "bridge", "hf_checkpoint": "here", "freeze_params_name_list": None}
     for case, role in itertools.product(cases, ("actor", "critic")):
-        recompute = ("granularity", "method", "num_layers", "modules")
-        names = [*(f"recompute_{name}" for name in recompute), "calculate_per_token_loss"]
         flags: dict[str, Any] = dict(zip(names, case, strict=True))
         flags |= {"distribute_saved_activations": False, "context_parallel_size": 2}
-        provide = module.get_model_provider_func(_arguments(**flags), role)
+        provide = module.get_model_provider_func(SimpleNamespace(**plain, **flags), role)
         config = provide(pre_process=True, post_process=False, vp_stage=None).config
         for name, value in flags.items():
             wanted = ["core_attn"] if name == "recompute_modules" and value is None else value
@@ -65,20 +66,6 @@ def wrong(_seed: str) -> str:
             if (getattr(config, name) or None) != (wanted or None):
                 return f"{role}: {name} is {getattr(config, name)}, and {wanted} was asked for"
     return ""
-
-
-def _arguments(**flags: Any) -> Any:
-    sizes = ("tensor_model", "pipeline_model", "expert_model", "expert_tensor")
-    return SimpleNamespace(
-        **{f"{one}_parallel_size": 1 for one in sizes},
-        megatron_to_hf_mode="bridge",
-        hf_checkpoint="checkpoint",
-        sequence_parallel=False,
-        variable_seq_lengths=False,
-        only_train_params_name_list=None,
-        freeze_params_name_list=None,
-        **flags,
-    )
 
 
 CONTRACT = contract(wrong, "slime.bridge-flags")

@@ -1,8 +1,7 @@
 """`slime.capped-partitions`: no micro-batch holds more tokens than the budget, and they stay balanced.
 
-slime counts the micro-batches of a step by first fit, and balances the samples over that many by
-Karmarkar-Karp, which knows no budget. A balanced result that holds the budget is kept; otherwise the samples
-are split anew. All ranks have agreed on the number before, so nothing here is a collective.
+slime balances the samples over as many micro-batches as first fit needs by Karmarkar-Karp, which knows no
+budget. All ranks have agreed on the number before, so nothing here is a collective.
 """
 
 from collections.abc import Sequence
@@ -12,20 +11,13 @@ from typing import Any
 
 from overlay import log
 from overlay.compat.projects import SLIME
-from overlay.effect import Figure, effect
 from overlay.patch import Patch, around, one_target, replaced, variant
 from overlay.patches._partition import capped_partitions, holds
 from overlay.patches._partition.aligned import aligned
-from overlay.patches._partition.counted import count_split
+from overlay.patches._partition.counted import count_split, split_effect
 from overlay.patches._slime_step import DATA, current, read
 
-EFFECT = effect(
-    __name__,
-    "step",
-    Figure(name="over", says="micro-batches over the budget that slime's own split has"),
-    Figure(name="fullest", says="tokens of the fullest of them, over the budget", combine="max"),
-    then="without it {over} micro-batches over the budget, the fullest {fullest} times",
-)
+EFFECT = split_effect(__name__, "step", "slime")
 #: While slime 0.3 schedules a rollout: the number of which the micro-batches of a step, over all data
 #: parallel ranks, must be a multiple.
 _align: ContextVar[int] = ContextVar("overlay_slime_align", default=1)
@@ -48,10 +40,7 @@ def make_iterator(original: Any, module: Any) -> Any:
 
 
 def make_split(original: Any, _module: Any) -> Any:
-    """Build the `get_seqlen_balanced_partitions` of the training side: the original, or one under the budget.
-
-    A call from anywhere but `get_data_iterator` gets the original.
-    """
+    """Build the `get_seqlen_balanced_partitions` that `get_data_iterator` calls: one under the budget."""
 
     def get_seqlen_balanced_partitions(
         seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
@@ -75,8 +64,7 @@ def make_split(original: Any, _module: Any) -> Any:
         try:
             capped = capped_partitions(seqlen_list, k_partitions, budget)
         except ValueError as error:
-            # slime has rounded the number down, which `slime.vpp-ceiling` prevents where there are samples
-            # enough. An error would be that of this rank alone, for which all others would wait.
+            # An error would be that of this rank alone, for which all others would wait.
             log.warning(
                 "a micro-batch will exceed its budget, as it does in slime alone, because "
                 "slime.vpp-ceiling is not applied, or a step has too few samples to round its micro-batches "
@@ -90,9 +78,7 @@ def make_split(original: Any, _module: Any) -> Any:
 
 
 @around
-def capped(
-    _original: Any, seqlen_list: Sequence[int], num_partitions: int, max_tokens: int
-) -> list[list[int]]:
+def capped(_original: Any, seqlen_list: Sequence[int], num_partitions: int, max_tokens: int) -> Any:
     """Split under the budget, in place of commit 286750aa3, whose own split is not balanced and may raise."""
     EFFECT.calls += 1
     EFFECT.changed += 1
@@ -120,10 +106,8 @@ def make_pack(original: Any, module: Any) -> Any:
         if not given["use_dynamic_batch_size"] or not given.get("balance_by_flops") or max_per_bin is None:
             return packed
 
-        def flops() -> list[int]:
-            # A count of operations is a whole number; as a float its sums would depend on their order.
-            counts = module._calculate_workloads(step_lengths, args)  # noqa: SLF001 -- how slime counts them
-            return [int(count) for count in counts]
+        def flops() -> Any:
+            return module._calculate_workloads(step_lengths, args)  # noqa: SLF001 -- how slime counts them
 
         expand = module.expand_bins_by_splitting
         return aligned(packed, step_lengths, max_per_bin, flops, _align.get(), expand, EFFECT)
@@ -137,7 +121,6 @@ _SCHEDULE = "slime.utils.dp_schedule"
 _BEFORE_0_3 = (
     replaced(f"{DATA}:get_data_iterator", make_iterator),
     replaced(f"{DATA}:get_seqlen_balanced_partitions", make_split),
-    # What is imported there is what is replaced.
     f"{_BALANCING}:get_seqlen_balanced_partitions",
 )
 
@@ -151,12 +134,10 @@ PATCH = Patch(
     "balanced as that allows, and none is empty, except for a single longer sample or a step of too few "
     "samples for Megatron's number. Where slime's own result holds the budget, it is kept.",
     changes=("memory", "numbers"),
-    met="--use-dynamic-batch-size; in 0.3.1 with --balance-by-flops only. Sums over other micro-batches "
-    "round otherwise.",
+    met="--use-dynamic-batch-size, in 0.3.1 with --balance-by-flops. Sums round otherwise.",
     upstream=tuple(f"THUDM/slime#{number}" for number in (1823, 1838, 1839, 1848, 1951)),
     evidence="slime's quick start calls max_tokens_per_gpu the maximum per GPU, which only a single longer "
-    "sample exceeds, and its commit 286750a (#1823) split under it. Sums over micro-batches are the same up "
-    "to rounding.",
+    "sample exceeds, and its commit 286750a (#1823) split under it.",
     targets=one_target(
         SLIME,
         variant("0.1-0.2", *_BEFORE_0_3),

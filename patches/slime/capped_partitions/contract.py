@@ -8,10 +8,7 @@ from overlay.compat.contracts.slime import contract
 
 
 def wrong(seed: str, look: str = "wrong") -> str:
-    """Return what is wrong with splits of rollouts by whichever of its two ways this slime has.
-
-    `alike` looks at those that slime splits well.
-    """
+    """Return what is wrong with splits of rollouts, or, as `alike`, with those that slime splits well."""
     from overlay.compat.slime_on_cpu import stand_in
 
     stand_in()

@@ -26,7 +26,7 @@ PATCH = Patch(
     id="slime.checkpoint-step",
     summary="The step of the reference's checkpoint is not that of the models loaded after it",
     why="To load the reference or the teacher, slime sets ckpt_step to that model's step, and restores it "
-    "only if --ckpt-step was set. Otherwise the models that it loads next come from that step of their own "
+    "only if --ckpt-step was set. The models that it loads next then come from that step of their own "
     "checkpoints: an older one, or none, which stops the job. With the patch each comes from the step that "
     "its own option names, else from the latest.",
     changes=("numbers", "crashes"),

@@ -1,7 +1,7 @@
 """`slime.group-baseline`: a reward is compared with those of the same prompt, however many samples there are.
 
-The rollout manager is a Ray actor, whose class is not the one at its name. So what starts the actor passes it
-a function of this patch by slime's own `--custom-reward-post-process-path`, unless the user has given one.
+The class of the rollout manager, a Ray actor, is not the one at its name. So slime is given a function by its
+own `--custom-reward-post-process-path`, unless the user has given one.
 """
 
 from typing import Any
@@ -25,14 +25,11 @@ PATH = f"{by_prompt.__module__}.{by_prompt.__name__}"
 
 @around
 def create_manager(original: Any, args: Any, *given: Any, **named: Any) -> Any:
-    """Start the actor with the function as an option, and then restore the arguments.
-
-    With one rollout for each prompt there is nothing to compare it with: slime's rule stays.
-    """
+    """Start the actor with the function as an option, and then restore the arguments."""
     normalised = args.advantage_estimator in NORMALISED and args.rewards_normalization
     if args.custom_reward_post_process_path is not None or not normalised:
         return original(args, *given, **named)
-    if args.n_samples_per_prompt == 1:
+    if args.n_samples_per_prompt == 1:  # there is nothing to compare a rollout with
         log.warning(
             "slime.group-baseline does nothing with --n-samples-per-prompt 1: no prompt has two rollouts"
         )
@@ -52,8 +49,8 @@ PATCH = Patch(
     "otherwise for one group: with samples trimmed to a multiple of the global batch size, a dynamic batch "
     "size or rollouts of several samples, each reward is compared with the mean of the whole batch. An easy "
     "prompt gets a positive advantage, a hard one a negative. With the patch the group is the prompt "
-    "(Sample.group_index), and each of its samples counts, as in slime's grpo_normalize_by_group_index "
-    "(0.3.0); one that is alone gets 0, and equal rewards are not divided by 1e-6. The patch yields to "
+    "(Sample.group_index), and each sample counts, as in slime's grpo_normalize_by_group_index (0.3.0); one "
+    "that is alone gets 0, and equal rewards are not divided by 1e-6. It yields to "
     "--custom-reward-post-process-path, and does nothing with --n-samples-per-prompt 1.",
     changes=("numbers",),
     opt_in=True,

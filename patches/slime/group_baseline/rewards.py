@@ -11,11 +11,10 @@ NORMALISED = (*SCALED, "reinforce_plus_plus_baseline")
 def by_prompt(args: Any, samples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Return the rewards of samples as they are, and less the mean reward of their prompt's samples.
 
-    A `group_index` is a prompt. Each of its samples counts, as in slime's `grpo_normalize_by_group_index`.
     Where slime divides by the standard deviation, it is that of the same samples. A sample that is alone, or
-    whose prompt's rewards are all equal, is not divided, and gets 0 up to float32's rounding. If one of the
-    `samples` (at least one) has no `group_index`, or no two have the same, slime's own rule holds:
-    consecutive groups of `n_samples_per_prompt` if that is how many there are, else one group.
+    whose prompt's rewards are all equal, is not divided. If one of the `samples` (at least one) has no
+    `group_index`, or no two have the same, slime's own rule holds: consecutive groups of
+    `n_samples_per_prompt` if that is how many there are, else one group.
     """
     raw = [sample.get_reward_value(args) for sample in samples]
     if args.advantage_estimator not in NORMALISED or not args.rewards_normalization:

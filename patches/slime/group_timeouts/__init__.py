@@ -1,8 +1,4 @@
-"""`slime.group-timeouts`: process groups have their timeout after an offload too.
-
-slime destroys its process groups with each offload and remakes them from their ranks alone. Here each group
-keeps the arguments that it was made with, and is remade with them before slime does the rest.
-"""
+"""`slime.group-timeouts`: each process group keeps what it was made with, and is remade with it."""
 
 import os
 from functools import wraps
@@ -40,7 +36,7 @@ def make_monkey_patch(original: Any, module: Any) -> Any:
 
 
 def make_reload(original: Any, module: Any) -> Any:
-    """Wrap what makes groups anew: those that kept their arguments are made with them, in slime's order."""
+    """Wrap what makes groups anew: those that kept their arguments are made first, with them, in order."""
 
     def reload_process_groups() -> None:
         pid = os.getpid()
@@ -59,11 +55,10 @@ PATCH = Patch(
     summary="Process groups have their timeout and options after an offload too",
     why="Where training and rollout share GPUs, slime destroys its process groups with each offload and "
     "remakes them from their ranks alone. From the second rollout on, --distributed-timeout-minutes and NCCL "
-    "options are lost, and the watchdog stops a job in which a rank waits longer than torch's 10 minutes for "
-    "a checkpoint or a long step. With the patch each group is made as it was at first.",
+    "options are lost, and the watchdog stops a job in which a rank waits longer than torch's 10 minutes. "
+    "With the patch each group is made as it was at first.",
     changes=("crashes",),
-    met="Offloaded training (--offload-train, --colocate) with a --distributed-timeout-minutes other than "
-    "10, or NCCL options.",
+    met="Offloaded training with another --distributed-timeout-minutes than 10, or NCCL options.",
     upstream=("radixark/miles#1594",),
     evidence="slime's commit fb42ae4 (#2208, in 0.3.1) remakes each group with its first arguments.",
     targets=one_target(

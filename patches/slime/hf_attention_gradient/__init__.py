@@ -1,9 +1,8 @@
 """`slime.hf-attention-gradient`: a layer that every rank runs on all tokens gets the gradient of all tokens.
 
-slime runs Gated DeltaNet layers whole on every rank: the ranks gather the tokens, and each keeps its own of
-the output. Under context parallelism the gradient that a rank returns to another's tokens is a part of
-theirs, under tensor parallelism a copy, so the backward of the gather must sum in the one and not in the
-other. Before 0.2.4 slime summed in both, and from then on in neither.
+The ranks gather the tokens, and each keeps its own of the output. Under context parallelism the gradient that
+a rank returns to another's tokens is a part of theirs, under tensor parallelism a copy: the backward of the
+gather must sum in the one and not in the other. Before 0.2.4 slime summed in both, then in neither.
 """
 
 from functools import wraps
@@ -28,10 +27,7 @@ _PARTS = 8
 
 
 def make_backward(_original: Any, _module: Any) -> Any:
-    """Build the backward of the gather over context parallel ranks: the sum of what all ranks return.
-
-    The loss of each rank's tokens reaches back, through a causal layer, to tokens of every other rank.
-    """
+    """Build the backward of the gather over context parallel ranks: the sum of what all ranks return."""
     import torch
     import torch.distributed as dist
 
@@ -50,8 +46,7 @@ def make_backward(_original: Any, _module: Any) -> Any:
 def make_forward(original: Any, module: Any) -> Any:
     """Wrap the `forward` of the layer of slime 0.2.0 to 0.2.3: the gradient of its input is divided.
 
-    Under sequence parallelism the backward of its gather adds up the gradients of all tensor parallel ranks,
-    which are copies: every rank runs the whole layer.
+    Under sequence parallelism its gather adds up those of all tensor parallel ranks, which are copies.
     """
     import torch
 
@@ -79,16 +74,15 @@ PATCH = Patch(
     id="slime.hf-attention-gradient",
     revision=2,
     summary="The gradient below Gated DeltaNet layers is that of one process, under CP and under TP",
-    why="slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank, and each rank keeps "
-    "the output of its own tokens. Since 0.2.4 the backward drops the gradient that a rank returns to the "
-    "tokens of other context parallel ranks: everything below such a layer silently trains on a wrong "
-    "gradient. From 0.2.0 to 0.2.3 each such layer multiplies it by the tensor parallel size under sequence "
-    "parallelism. With the patch it is that of one process in both.",
+    why="slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank. Since 0.2.4 the "
+    "backward drops the gradient that a rank returns to the tokens of other context parallel ranks: all "
+    "below such a layer silently trains on a wrong gradient. From 0.2.0 to 0.2.3 each such layer multiplies "
+    "it by the tensor parallel size under sequence parallelism. With the patch it is one process's.",
     changes=("numbers",),
     met="Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before "
     "it tensor parallelism with --sequence-parallel.",
     upstream=("THUDM/slime#1748",),
-    evidence="The gradient is that of one process in float64 with the same layer on all tokens, on ranks of "
+    evidence="The gradient is that of one process in float64 with the same layer on all tokens, under "
     "context, tensor and sequence parallelism (tests/real/test_hf_attention.py).",
     targets=one_target(
         SLIME,

@@ -1,33 +1,16 @@
-"""`slime.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient.
-
-The original is replaced as a whole: cutting the logits apart, a copy for each use and a softmax kept for the
-backward are what it consists of. Which rows belong to which sample is asked of slime's own `get_responses`.
-"""
+"""`slime.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient."""
 
 from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
-from overlay.effect import Figure, effect
-from overlay.patch import Calls, Patch, Variant, around, one_target, replaced, variant
+from overlay.patch import Calls, Patch, around, one_target, replaced, variant
 from overlay.patches._packed_loss.attachment import true_arguments, unattached
-from overlay.patches._packed_loss.compute import is_contiguous, make_compute
+from overlay.patches._packed_loss.compute import effect_of, is_contiguous, make_compute
 
 _LOSS = "slime.backends.megatron_utils.loss"
 _CP = "slime.backends.megatron_utils.cp_utils"
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    Figure(
-        name="kept_out",
-        says="the logits of response rows, most at once, of which slime keeps a copy",
-        unit="bytes",
-        combine="max",
-    ),
-    did="took the loss of",
-    always=True,
-    then="at least {kept_out} less at the peak",
-)
+EFFECT = effect_of(__name__, "slime")
 
 
 def make_lists(original: Any, module: Any) -> Any:
@@ -50,10 +33,7 @@ def make_lists(original: Any, module: Any) -> Any:
 
 
 def make_pair(original: Any, module: Any) -> Any:
-    """Build it for slime from 0.2.3 on, which returns an empty tensor first.
-
-    With the top-p sets of a rollout, which 0.3.1 takes, it is upstream's own.
-    """
+    """Build it for slime from 0.2.3 on, which returns an empty tensor first. Top-p sets are left to slime."""
     lists = make_lists(original, module)
 
     def get_log_probs_and_entropy(
@@ -89,25 +69,22 @@ def loss_with_top_p(original: Any, args: Any, *given: Any, **named: Any) -> Any:
     return original(unattached(args) if args.rollout_top_p == 1 else args, *given, **named)
 
 
-def _variant(name: str, make: Any, *parts: Any, loss: Any = None) -> Variant:
-    """Return a variant by its factories, and by what says which rows are whose.
-
-    Of the latter all is relied on: a change anywhere in it gives other rows.
-    """
-    losses = ["policy_loss_function"]
-    if loss is not None:
-        # It loses its zero too, so every rank has to get there.
-        losses.append("sft_loss_function")
-        parts = (f"{_CP}:slice_log_prob_with_cp", replaced(f"{_LOSS}:loss_function", loss), *parts)
-    return variant(
-        name,
-        replaced(f"{_LOSS}:get_log_probs_and_entropy", make),
-        f"{_LOSS}:get_responses",
-        f"{_CP}:get_logits_and_tokens_offset_with_cp",
-        *parts,
-        # Whatever else they compute, it is from here that they have their log-probabilities.
-        *(Calls(site=f"{_LOSS}:{one}", callee="get_log_probs_and_entropy") for one in losses),
-    )
+_LISTS = f"{_LOSS}:get_log_probs_and_entropy"
+#: What says which rows are whose: a change anywhere in it gives other rows.
+_ROWS = (f"{_LOSS}:get_responses", f"{_CP}:get_logits_and_tokens_offset_with_cp")
+#: Whatever else they compute, it is from there that they have their log-probabilities.
+_POLICY, _SFT = (
+    Calls(site=f"{_LOSS}:{name}_loss_function", callee="get_log_probs_and_entropy")
+    for name in ("policy", "sft")
+)
+#: From 0.2.3 on. SFT's loss loses its zero too, so every rank has to get there.
+_LATER = (
+    replaced(_LISTS, make_pair),
+    f"{_CP}:slice_log_prob_with_cp",
+    *_ROWS,
+    _POLICY,
+    _SFT,
+)
 
 
 PATCH = Patch(
@@ -116,20 +93,21 @@ PATCH = Patch(
     why="slime's loss copies the logits of every response for the log-probabilities and again for the "
     "entropy, and keeps a softmax for each: three to four times the logits on top of them in 0.2, two to "
     "three times in 0.3.1. With the patch the forward keeps a few numbers for each row, the backward "
-    "computes the rest again in the gradient itself, and all ranks enter the same collectives, with a "
-    "response token or without.",
+    "computes the rest again in the gradient itself, and all ranks enter the same collectives.",
     changes=("memory",),
     met="Every job that trains with slime's policy or SFT loss. Numbers change by rounding.",
     upstream=tuple(f"THUDM/slime#{number}" for number in (1788, 1822, 2123, 2144, 1951)),
-    evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64, on ranks "
-    "of tensor and context parallelism (tests/real/test_loss_memory_ranks.py).",
+    evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64, under "
+    "tensor and context parallelism (tests/real/test_loss_memory_ranks.py).",
     targets=one_target(
         SLIME,
-        _variant("0.2.0", make_lists),
-        # Of commits between releases.
-        _variant("after 0.2.2", make_pair),
-        _variant("after 0.3.0", make_pair, loss=loss),
-        _variant("0.2.3", make_pair, replaced(f"{_LOSS}:get_values", make_values), loss=loss),
-        _variant("0.3.1", make_pair, loss=loss_with_top_p),
+        variant("0.2.0", replaced(_LISTS, make_lists), *_ROWS, _POLICY),
+        variant(
+            "0.2.3",
+            replaced(f"{_LOSS}:get_values", make_values),
+            replaced(f"{_LOSS}:loss_function", loss),
+            *_LATER,
+        ),
+        variant("0.3.1", replaced(f"{_LOSS}:loss_function", loss_with_top_p), *_LATER),
     ),
 )

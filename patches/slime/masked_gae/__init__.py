@@ -1,9 +1,7 @@
 """`slime.masked-gae`: PPO's advantages are those of a response without the tokens that nobody trains.
 
-The estimator runs slime's own recursion on the trained tokens alone. The masks and rewards that it is not
-passed come from `slime.whiten-over-cp`, which wraps the caller (`patches/_slime_advantages.py`). There the
-rewards are withheld from slime, which would add them to a token of the first context parallel rank, wherever
-the response ends.
+slime's own recursion runs on the trained tokens alone. The rewards are withheld from slime's computation,
+which `slime.whiten-over-cp` wraps: it would add them to a token of the first context parallel rank.
 """
 
 from contextvars import ContextVar
@@ -28,26 +26,9 @@ EFFECT = effect(
 )
 
 
-class _Step:
-    """What the estimator is not passed: slime's arguments, what is known of the samples, their rewards."""
-
-    def __init__(self, args: Any, given: Any, rewards: Any) -> None:
-        self.args = args
-        self.given = given
-        self.rewards = rewards
-
-    def penalties(self, module: Any) -> list[Any]:
-        """Return the KL of this rank's tokens of each sample, none if it has no part in the rewards."""
-        args, given = self.args, self.given
-        own = given.get("rollout_log_probs" if args.use_rollout_logprobs else "log_probs")
-        if args.kl_coef == 0 or not own:
-            return []
-        pairs = zip(own, given["ref_log_probs"], strict=True)
-        return [module.compute_approx_kl(*pair, kl_loss_type=args.kl_loss_type) for pair in pairs]
-
-
-#: While slime computes advantages by PPO.
-_current: ContextVar[_Step | None] = ContextVar("overlay_slime_gae", default=None)
+#: While slime computes advantages by PPO, what the estimator is not passed: slime's arguments, what is known
+#: of the samples, and their rewards.
+_current: ContextVar[tuple[Any, Any, Any] | None] = ContextVar("overlay_slime_gae", default=None)
 
 
 def _run(original: Any, args: Any, rollout_data: Any) -> Any:
@@ -56,7 +37,7 @@ def _run(original: Any, args: Any, rollout_data: Any) -> Any:
     if args.advantage_estimator != "ppo" or custom is not None:
         return original(args, rollout_data)
     given = {**rollout_data, "rewards": []}
-    token = _current.set(_Step(args, given, rollout_data.get("rewards")))
+    token = _current.set((args, given, rollout_data.get("rewards")))
     try:
         return original(args, given)
     finally:
@@ -64,11 +45,17 @@ def _run(original: Any, args: Any, rollout_data: Any) -> Any:
         rollout_data.update({name: value for name, value in given.items() if name != "rewards"})
 
 
-def make_batch(original: Any, module: Any) -> Any:
-    """Wrap the estimator: over the trained tokens, as if there were no others.
+def _penalties(module: Any, args: Any, data: Any) -> list[Any]:
+    """Return the KL of this rank's tokens of each sample, none if it has no part in the rewards."""
+    own = data.get("rollout_log_probs" if args.use_rollout_logprobs else "log_probs")
+    if args.kl_coef == 0 or not own:
+        return []
+    pairs = zip(own, data["ref_log_probs"], strict=True)
+    return [module.compute_approx_kl(*pair, kl_loss_type=args.kl_loss_type) for pair in pairs]
 
-    The last of them gets the reward of its sample. The others get the advantage 0, and their value as return.
-    """
+
+def make_batch(original: Any, module: Any) -> Any:
+    """Wrap the estimator, over trained tokens alone. Others get advantage 0, and their value as return."""
     import torch
     from slime.utils import ppo_utils
 
@@ -76,22 +63,22 @@ def make_batch(original: Any, module: Any) -> Any:
 
     @wraps(original)
     def get_advantages_and_returns_batch(*given: Any, **named: Any) -> Any:
-        step = _current.get()
-        if step is None:
+        if (step := _current.get()) is None:
             return original(*given, **named)
+        args, data, sample_rewards = step
         called = parameters.bind(*given, **named)
         called.apply_defaults()
         total_lengths, response_lengths, values_list, _rewards, gamma, lambd, chunked = called.args
-        layout = Layout(total_lengths, response_lengths, step.given.get("max_seq_lens"))
+        layout = Layout(total_lengths, response_lengths, data.get("max_seq_lens"))
         with torch.no_grad():
             values = layout.whole(values_list)
-            kl = layout.whole(step.penalties(module)) or [0.0] * len(values)
-            masks = zip(step.given["loss_masks"], values, strict=True)
+            kl = layout.whole(_penalties(module, args, data)) or [0.0] * len(values)
+            masks = zip(data["loss_masks"], values, strict=True)
             trained = [mask.to(value.device) != 0 for mask, value in masks]
             # At least one column: of a step in which nothing is trained as well.
             shape = len(values), max([1, *(int(mask.sum()) for mask in trained)])
             table, rewards = values[0].new_zeros(2, *shape)
-            rows = zip(step.rewards, values, kl, trained, strict=True)
+            rows = zip(sample_rewards, values, kl, trained, strict=True)
             masked = 0
             for row, (reward, value, penalty, mask) in enumerate(rows):
                 count = int(mask.sum())
@@ -99,8 +86,8 @@ def make_batch(original: Any, module: Any) -> Any:
                 if count == 0:
                     continue
                 table[row, :count] = value[mask]
-                rewards[row, :count] = (-step.args.kl_coef * penalty + torch.zeros_like(value))[mask]
-                rewards[row, count - 1] += reward
+                rewards[row, :count] = (-args.kl_coef * penalty + torch.zeros_like(value))[mask]
+                rewards[row, count - 1] += reward  # the last trained token gets it
             EFFECT.calls += 1
             EFFECT.changed += masked > 0
             EFFECT.masked += masked
@@ -124,8 +111,7 @@ PATCH = Patch(
     "with lambda below 1 their values, which no loss has ever touched, enter the advantages before them, and "
     "the reward may be on one of them. Under context parallelism the reward goes to the last token of the "
     "first rank, rarely that of the response, or to none: IndexError. With the patch advantages are those of "
-    "the response without these tokens, gamma and lambda count trained tokens, and the last of them gets the "
-    "reward.",
+    "the response without these tokens, gamma and lambda count trained tokens, and the last gets the reward.",
     changes=("numbers", "crashes"),
     met="PPO with masked tokens in the responses and lambda or gamma below 1, or a reward on a masked token, "
     "or with a context parallel size above 1.",

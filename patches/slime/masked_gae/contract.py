@@ -7,10 +7,7 @@ from overlay.compat.contracts.slime import contract, on_megatron
 
 @on_megatron()
 def wrong(seed: str, look: str = "wrong") -> str:
-    """Return which advantages are others, with masked tokens and with none, with a KL penalty and without.
-
-    `alike` looks at those of rollouts whose tokens are all trained, which slime estimates well.
-    """
+    """Return which advantages are others, or, as `alike`, which of those that slime estimates well."""
     from overlay.compat.slime_on_cpu import masked_gae
 
     return str(getattr(masked_gae, look)(seed))

@@ -10,15 +10,10 @@ class Layout:
     def __init__(
         self, total_lengths: Sequence[int], response_lengths: Sequence[int], padded: Sequence[int] | None
     ) -> None:
-        """Take the layout of samples.
+        """Take the tokens of each sample and those of its response.
 
-        Args:
-            total_lengths: Tokens of each sample.
-            response_lengths: Those of its response.
-            padded: What each sample is padded to where slime splits that (`--qkv-format bshd`, 0.2.2 to
-                0.3.0), none if it splits the sample itself. Tokens that `--allgather-cp` has split otherwise
-                come back in this layout.
-
+        `padded` is what slime pads each to before it splits that (`--qkv-format bshd`, 0.2.2 to 0.3.0), none
+        if it splits the sample. Tokens that `--allgather-cp` has split otherwise come back in this layout.
         """
         from megatron.core import mpu
 

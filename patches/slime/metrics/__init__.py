@@ -21,11 +21,11 @@ _OLDEST, _OLD = "slime.utils.tracking_utils", "slime.utils.logging_utils"
 PATCH = Patch(
     id="slime.metrics",
     summary="slime's logger gets what the patches changed, under overlay/",
-    why="wandb, tensorboard and slime's other loggers do not show whether an applied patch ever mattered. "
-    "With this one, each call of slime's logger also gets overlay.metrics(): the figures of the patches that "
-    "were reached in the process that logs.",
+    why="The loggers of slime, such as wandb and tensorboard, do not show whether an applied patch ever "
+    "mattered. With this one, each call of the logger also gets overlay.metrics(): the figures of the "
+    "patches that were reached in the process that logs.",
     changes=("safety",),
-    met="OVERLAY_METRICS=1. It changes no number of a job: more names are logged.",
+    met="OVERLAY_METRICS=1.",
     upstream=("THUDM/slime#801",),
     opt_in=True,
     switch="OVERLAY_METRICS",

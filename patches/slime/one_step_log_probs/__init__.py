@@ -1,8 +1,4 @@
-"""`slime.one-step-log-probs`: a rollout of one step is trained on without log-probabilities of its own.
-
-slime's own training runs with a computation of advantages that gets the masks of the responses where nothing
-else tells slime their lengths.
-"""
+"""`slime.one-step-log-probs`: a rollout of one step is trained on without log-probabilities of its own."""
 
 from collections.abc import Iterator
 from functools import wraps
@@ -26,13 +22,10 @@ _SOURCES = ("log_probs", "rollout_log_probs", "values")
 
 
 def make_train_actor(original: Any, module: Any) -> Any:
-    """Wrap the training of a rollout."""
+    """Let slime train, with the masks of the responses where nothing else tells it their lengths."""
 
     def masks(rollout_data: Any) -> Iterator[Any]:
-        """Yield this rank's part of the mask of each response, as slime splits its log-probabilities.
-
-        slime reads them once. Then they are removed, so that nobody takes them for values of a critic.
-        """
+        """Yield this rank's part of each mask, once: nobody is to take them for a critic's values."""
         # Only slime 0.3.0 pads sequences.
         padded = rollout_data.get("max_seq_lens")
         names = ("loss_masks", "total_lengths", "response_lengths")
@@ -67,14 +60,11 @@ PATCH = Patch(
     why="Where a rollout is one training step, slime 0.3 leaves log-probabilities to the loss, as the "
     "weights are the same. The advantages take their lengths from those of the rollout, and if a user's "
     "generate function brings none, the job ends in TypeError: 'NoneType' object is not iterable. With the "
-    "patch the lengths are those of the loss masks, the old log-probabilities are those of the step itself, "
-    "and there is no extra forward pass.",
+    "patch the lengths are those of the loss masks, and there is no extra forward pass.",
     changes=("crashes",),
-    met="One training step per rollout with a policy loss and no KL in the rewards, and a generate function "
-    "that brings no rollout_log_probs.",
+    met="One step per rollout, a policy loss, no KL in the rewards, and no rollout_log_probs.",
     upstream=("THUDM/slime#1976", "THUDM/slime#1897"),
-    evidence="The advantages are those that the same rollout has with log-probabilities, of which slime 0.3 "
-    "reads the lengths alone there.",
+    evidence="slime 0.3 reads only the lengths there: the advantages are those that log-probs give.",
     targets=one_target(
         SLIME,
         variant("0.3", replaced(_TRAIN, make_train_actor), _ADVANTAGES, *_SLICES),

@@ -48,13 +48,11 @@ PATCH = Patch(
     why="With --partial-rollout slime aborts unfinished responses and resumes them in the next rollout. "
     "slime 0.3 asks for --rollout-max-response-len new tokens each time, so a response resumed twice may be "
     "three times as long as allowed, and still has to fit into a micro-batch. With the patch it gets what it "
-    "has left, and ends as truncated if that is nothing. A user's generate function that calls slime's gets "
-    "what it asks for.",
+    "has left, and ends as truncated if that is nothing. A user's generate function gets what it asks for.",
     changes=("numbers", "memory"),
     met="--partial-rollout with slime's own generate function, or its streaming one.",
     upstream=("THUDM/slime#2261",),
-    evidence="slime's commit 26e859a (after 0.3.1) takes the response that there is off the budget, as 0.2 "
-    "did.",
+    evidence="slime's commit 26e859a (after 0.3.1) takes the response off the budget, as 0.2 did.",
     targets=one_target(
         SLIME,
         variant("286750aa3", replaced(_GENERATE, make_generate), Absent(site=_STREAMING)),

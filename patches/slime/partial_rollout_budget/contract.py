@@ -5,7 +5,6 @@ import contextlib
 import functools
 import importlib.util
 import random
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +14,6 @@ from overlay.testing import as_without, with_patches
 
 class _Sent(Exception):  # noqa: N818 -- what is sent is no error
     """Ends a generation with what it would have sent to the engine."""
-
-
-class _Unset(SimpleNamespace):
-    """slime's arguments: what is not set is off."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
 
 
 def _modules() -> tuple[Any, list[str]]:
@@ -55,11 +46,13 @@ def _modules() -> tuple[Any, list[str]]:
 
 def _asked(module: Any, path: str, used: int, budget: int, *, partial: bool = True) -> tuple[int, float, Any]:
     """Return how many tokens slime asks for after `used`, at which temperature, and the sample's status."""
+    from overlay.compat.slime_on_cpu.reward_groups import Unset
+
     status = module.Sample.Status
     tokens = [1, 2, 3] + [4] * used
     sample = module.Sample(prompt="p", tokens=tokens, response="x" * used, response_length=used, reward=1.0)
     sample.status = status.ABORTED if used else status.PENDING
-    args = _Unset(partial_rollout=partial, custom_generate_function_path=path or None)
+    args = Unset(partial_rollout=partial, custom_generate_function_path=path or None)
     try:
         asyncio.run(module.generate_and_rm(args, sample, {"max_new_tokens": budget, "temperature": 0.5}))
     except _Sent as ended:
@@ -69,10 +62,7 @@ def _asked(module: Any, path: str, used: int, budget: int, *, partial: bool = Tr
 
 
 def wrong(seed: str, *, longer: bool = False) -> str:
-    """Return which response is asked for more or fewer tokens than it has left.
-
-    With `longer` there is a response that is too long already, which slime after 0.3.1 stops at.
-    """
+    """Return which response gets more or fewer tokens than it has left, or if `longer`, was too long."""
     module, paths = _modules()
     draw = random.Random(seed)
     budget = draw.randint(10, 99)
@@ -101,16 +91,10 @@ async def several_turns(args: Any, sample: Any, sampling_params: Any) -> Any:
 def alike(seed: str) -> str:
     """Ask as slime does for a generate function with a budget of its own, and without partial rollouts."""
     module, paths = _modules()
-    used = random.Random(seed).randint(1, 99)
-
-    def each() -> Iterator[tuple[int, float, Any]]:
-        for after in (0, 300, 600, 900):
-            for partial in (True, False):
-                yield _asked(module, f"{__name__}.{several_turns.__name__}", after, _ALL, partial=partial)
-        for path in paths:
-            yield _asked(module, path, used, 100, partial=False)
-
-    return as_without(lambda: list(each()))()
+    own, used = f"{__name__}.{several_turns.__name__}", random.Random(seed).randint(1, 99)
+    cases = [(own, after, _ALL, partial) for after in (0, 300, 600, 900) for partial in (True, False)]
+    cases += [(path, used, 100, False) for path in paths]
+    return as_without(lambda: [_asked(module, *case[:3], partial=case[3]) for case in cases])()
 
 
 CONTRACT = Contract(

@@ -1,7 +1,4 @@
-"""`slime.resumed-schedule`: a resumed run's learning rate goes on from where the checkpoint had it.
-
-slime's own function runs with a loader that notes where the schedule stands; it is put back there.
-"""
+"""`slime.resumed-schedule`: a resumed run's learning rate goes on from where the checkpoint had it."""
 
 from functools import wraps
 from typing import Any
@@ -22,7 +19,7 @@ EFFECT = effect(
 
 
 def make_initialize(original: Any, module: Any) -> Any:
-    """Wrap what makes and loads model and optimizer."""
+    """Note where the schedule stands when it has been loaded, and put it back there."""
 
     def initialize_model_and_optimizer(*given: Any, **named: Any) -> Any:
         restored: list[int] = []
@@ -50,12 +47,11 @@ PATCH = Patch(
     id="slime.resumed-schedule",
     summary="A resumed run's learning rate goes on from where the checkpoint had it",
     why="After it has loaded a checkpoint, schedule included, slime 0.2.2 and 0.2.3 advance the schedule by "
-    "iteration * global_batch_size samples a second time: with decay a run that resumes half-way goes on "
-    "with the learning rate of its end, and warm-up is skipped. With the patch the schedule stays where the "
+    "iteration * global_batch_size samples a second time: a run that resumes half-way goes on with the "
+    "learning rate of its end, and warm-up is skipped. With the patch the schedule stays where the "
     "checkpoint had it; one that was not loaded (--no-load-optim) stands where slime puts it.",
     changes=("numbers",),
-    met="A run that resumes from a checkpoint with its optimizer, with a learning rate or weight decay that "
-    "changes.",
+    met="A resume with its optimizer, with a learning rate or weight decay that changes.",
     upstream=("THUDM/slime#1775",),
     evidence="slime's commit f9f7b56 (in 0.2.4) takes the second advance out.",
     targets=one_target(SLIME, variant("0.2.2", replaced(_INITIALIZE, make_initialize))),

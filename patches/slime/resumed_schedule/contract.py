@@ -10,10 +10,7 @@ from overlay.compat.contracts.slime import contract, on_megatron
 
 @on_megatron("model")
 def wrong(seed: str, module: Any) -> str:
-    """Return which schedule does not stand where it should.
-
-    The model and the file of the checkpoint are stood in for; the schedule is Megatron's own.
-    """
+    """Return which schedule, Megatron's own, does not stand where it should."""
     import torch
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 

@@ -5,6 +5,8 @@ from copy import copy
 from itertools import groupby
 from typing import Any
 
+from wrapt import CallableObjectProxy
+
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
 from overlay.patch import Patch, around, one_target, replaced, variant
@@ -26,21 +28,13 @@ class _Turn(dict[str, object]):
         self.messages = messages
 
 
-class _Tokenizer:
+class _Tokenizer(CallableObjectProxy):  # type: ignore[misc, type-arg, unused-ignore]
     """A tokenizer for which a turn is the messages that it has."""
-
-    def __init__(self, own: Any) -> None:
-        self._own = own
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
-
-    def __call__(self, *given: Any, **options: Any) -> Any:
-        return self._own(*given, **options)
 
     def apply_chat_template(self, conversation: Sequence[Any], *given: Any, **options: Any) -> Any:
         turns = (one.messages if isinstance(one, _Turn) else [one] for one in conversation)
-        return self._own.apply_chat_template([one for turn in turns for one in turn], *given, **options)
+        messages = [one for turn in turns for one in turn]
+        return self.__wrapped__.apply_chat_template(messages, *given, **options)
 
 
 def turns(messages: Sequence[Any]) -> list[Any]:
@@ -67,10 +61,9 @@ def mask(original: Any, self: Any, messages: Any, *tools: Any, **named: Any) -> 
 PATCH = Patch(
     id="slime.tool-turn-mask",
     summary="Qwen3 SFT: results of tools that follow each other are one turn",
-    why="With --loss-mask-type qwen3, slime tokenises a conversation message by message and gives each of "
-    "several tool results its own turn. Qwen3's template puts them into one user turn: after parallel tool "
-    "calls the model is trained on a conversation that it never sees at inference. With the patch the tokens "
-    "are those of the template. --loss-mask-type qwen is not changed.",
+    why="With --loss-mask-type qwen3, slime gives each of several tool results its own turn. Qwen3's "
+    "template puts them into one user turn: after parallel tool calls the model is trained on a conversation "
+    "that it never sees at inference. With the patch the tokens are those of the template.",
     changes=("numbers",),
     met="SFT with --loss-mask-type qwen3 on conversations in which results of tools follow each other.",
     upstream=("THUDM/slime#2264", "THUDM/slime#2263"),

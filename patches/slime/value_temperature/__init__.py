@@ -1,8 +1,4 @@
-"""`slime.value-temperature`: the critic's values are not divided by the rollout's temperature.
-
-One function of slime takes the rows of responses from logits and from values, and divides both. It is wrapped
-because `slime.loss-memory` replaces `get_values`.
-"""
+"""`slime.value-temperature`: the critic's values are not divided by the rollout's temperature."""
 
 from copy import copy
 from functools import wraps
@@ -35,7 +31,7 @@ def at_own_temperature(logits: Any, args: Any) -> Any:
 
 
 def make_responses(original: Any, _module: Any) -> Any:
-    """Wrap the generator of the rows of each response."""
+    """Wrap the rows of responses, of logits and of values: `slime.loss-memory` replaces `get_values`."""
 
     def get_responses(logits: Any, *, args: Any, **given: Any) -> Any:
         yield from original(logits, args=at_own_temperature(logits, args), **given)
@@ -48,9 +44,8 @@ PATCH = Patch(
     summary="The critic's values are not divided by the rollout's temperature",
     why="slime 0.2 divides the critic's output by --rollout-temperature, as if values were logits, in the "
     "rollout and in the value loss: at 0.5 the head learns half the return with twice the gradient, and a "
-    "critic trained elsewhere is read as twice its value. With the patch a value is the head's output. A "
-    "critic that slime 0.2 trained at a temperature other than 1 has learnt the divided value: leave the "
-    "patch out of a job that resumes from it.",
+    "critic trained elsewhere is read as twice its value. With the patch a value is the head's output. Leave "
+    "it out of a job that resumes a critic that slime 0.2 trained at another temperature than 1.",
     changes=("numbers",),
     met="PPO's critic (--advantage-estimator ppo) with a --rollout-temperature other than 1.",
     upstream=("THUDM/slime#1928",),

@@ -1,9 +1,8 @@
 """`slime.vpp-ceiling`: the number of micro-batches is rounded up for virtual pipeline stages, not down.
 
-slime rounds the greatest of the ranks' numbers down to a multiple of the group size. Here each rank rounds
-its own number first: the greatest of multiples is a multiple. A rank with fewer samples than a group asks for
-more micro-batches than it has samples. All ranks have as many, get that number and raise the same error (in
-`slime.capped-partitions`), so none waits for another.
+slime rounds the greatest of the ranks' numbers. Here each rank rounds its own first: the greatest of
+multiples is one. Where there are fewer samples than a group, all ranks ask for more micro-batches than that,
+and raise the same error (in `slime.capped-partitions`).
 """
 
 from collections.abc import Sequence
@@ -32,10 +31,9 @@ EFFECT = effect(
 def rounded(lengths: Sequence[int], count: int) -> int:
     """Return the number of micro-batches of a rank's step, a multiple of the group size.
 
-    That is `count`, of which first fit has need, rounded down as slime has it if that many hold the budget,
-    else rounded up. If that is more than there are samples, it is `count` rounded down, or where that is 0 a
-    number that all ranks refuse. Outside of `get_data_iterator` it is `count`. `lengths` has the tokens of
-    each sample, at least one.
+    That is `count`, which first fit needs for `lengths`, rounded down as slime has it if that many hold the
+    budget, else up. If that is more than there are samples, it is rounded down, or where that is 0 a number
+    that all ranks refuse. Outside of `get_data_iterator` it is `count`.
     """
     if (step := current.get()) is None:
         return count
@@ -88,11 +86,7 @@ def count_286(original: Any, total_lengths: Sequence[int], *given: Any, **named:
 
 @around
 def config(original: Any, model: Any) -> Any:
-    """Return the configuration that slime 0.1 reads, which aligns without virtual pipeline stages too.
-
-    Megatron sets the group size to the pipeline parallel size where there are no virtual stages, and then
-    needs no alignment. The group size is all that `get_data_iterator` reads of the configuration.
-    """
+    """Return the configuration that slime 0.1 reads, without the group size where no stage is virtual."""
     step = current.get()
     if step is None or step[1] != 1:
         return original(model)
@@ -105,14 +99,12 @@ PATCH = Patch(
     why="With virtual pipeline stages the number of micro-batches must be a multiple of a group size, and "
     "slime rounds it down: in groups of 4, a step that needs 7 micro-batches gets 4, which hold almost twice "
     "as many tokens as their budget, and one that needs 3 gets 1, which Megatron refuses. With the patch "
-    "each rank rounds up before the ranks agree on the greatest. A step with too few samples for that keeps "
-    "slime's number, with a warning; with fewer than a group, all ranks raise one error that says what to "
-    "change.",
+    "each rank rounds up before the ranks agree. A step with too few samples for that keeps slime's number, "
+    "with a warning; with fewer than a group, all ranks raise one error that says what to change.",
     changes=("memory", "crashes"),
     met="--use-dynamic-batch-size with virtual pipeline stages.",
     upstream=("THUDM/slime#1823", "THUDM/slime#1848", "THUDM/slime#1951"),
-    evidence="Megatron refuses a number that is no multiple of the group size. slime's commit 286750a "
-    "(#1823) rounds up, and so does its schedule since 0.3.0.",
+    evidence="Megatron refuses any other number. slime's commit 286750a and 0.3.0 round up too.",
     requires=("slime.capped-partitions",),
     targets=one_target(
         SLIME,

@@ -6,10 +6,7 @@ from overlay.compat.contracts.slime import contract
 
 
 def wrong(seed: str, look: str = "wrong") -> str:
-    """Return what is wrong with splits of rollouts, with virtual stages and without.
-
-    `alike` looks at those that slime splits well.
-    """
+    """Return what is wrong with splits of rollouts, or, as `alike`, with those that slime splits well."""
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.slime_on_cpu import import_slime, splits
     from overlay.compat.slime_on_cpu.rollouts import cases

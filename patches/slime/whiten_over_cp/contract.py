@@ -7,11 +7,7 @@ from overlay.compat.contracts.slime import contract, on_megatron
 
 @on_megatron()
 def wrong(seed: str, look: str = "wrong") -> str:
-    """Return which advantages are others, of rewards around zero, and of large ones.
-
-    Float32 sums lose the variance of large ones. `alike` looks at values near zero, about which slime is
-    right on one rank.
-    """
+    """Return which advantages are others, of small and large rewards, or as `alike`, of values near zero."""
     from overlay.compat.slime_on_cpu import advantages
 
     return str(getattr(advantages, look)(seed))

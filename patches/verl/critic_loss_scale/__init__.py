@@ -1,7 +1,4 @@
-"""`verl.critic-loss-scale`: the gradient of a critic does not depend on how its batch is cut.
-
-verl's engines tell each loss the size of the whole batch, and the critic's does not pass it on to `agg_loss`.
-"""
+"""`verl.critic-loss-scale`: what engines tell each loss of the whole batch reaches the critic's too."""
 
 from typing import Any
 
@@ -10,6 +7,7 @@ from overlay.effect import effect
 from overlay.patch import Calls, Patch, around, one_target, replaced, variant
 
 _LOSSES, _ALGORITHMS = "verl.workers.utils.losses", "verl.trainer.ppo.core_algos"
+_REPORTED = "critic/vf_loss"
 EFFECT = effect(__name__, "micro-batch", did="scaled the loss of", always=True)
 
 #: While a critic's loss is computed: what `agg_loss` is to divide by, in its own words. A plain global,
@@ -19,10 +17,7 @@ _batch: dict[str, Any] | None = None
 
 @around
 def train_batch(original: Any, self: Any, data: Any, loss_function: Any) -> Any:
-    """Let the engine count the tokens that a critic's loss is taken over.
-
-    It counts `loss_mask`, and the loss is taken over `response_mask`, in which alone some trainers reject.
-    """
+    """Let the engine count, in place of `loss_mask`, what a critic's loss is taken over: `response_mask`."""
     from verl.workers.utils import losses
 
     inner = loss_function
@@ -45,10 +40,7 @@ def agg_loss(
 
 
 def make_value_loss(original: Any, module: Any) -> Any:
-    """Return a micro-batch's share in the loss of the whole batch, times the ranks.
-
-    The losses of micro-batches add up, and gradients are averaged over ranks: that is the mean of the batch.
-    """
+    """Return a micro-batch's share in the loss of the whole batch, times the ranks: these are averaged."""
     import torch
 
     def value_loss(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
@@ -66,13 +58,10 @@ def make_value_loss(original: Any, module: Any) -> Any:
         finally:
             _batch = None
         if hasattr(module, "Metric"):
-            shares = module.Metric(value=loss, aggregation=module.AggregationType.SUM)
-            metrics["critic/vf_loss"] = shares
+            metrics[_REPORTED] = module.Metric(value=loss, aggregation=module.AggregationType.SUM)
         else:  # verl 0.7.0 takes the mean over micro-batches of whatever is reported
             with torch.no_grad():
-                metrics["critic/vf_loss"] = original(config, model_output, data, dp_group)[1][
-                    "critic/vf_loss"
-                ]
+                metrics[_REPORTED] = original(config, model_output, data, dp_group)[1][_REPORTED]
         return loss, metrics
 
     return value_loss
@@ -83,18 +72,16 @@ PATCH = Patch(
     revision=2,
     summary="The gradient of a critic does not depend on how its batch is cut",
     why="verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch and add up the gradients: "
-    "the gradient grows with the number of micro-batches, and a short micro-batch counts as much as a full "
-    "one. Adam and gradient clipping hide a constant factor, but not that it changes with the cut. With the "
-    "patch the loss is the mean over the mini-batch of all ranks, as for the policy and as in verl 0.9, and "
-    "the reported norm falls by about the number of micro-batches. Tokens that rejection sampling leaves out "
-    "do not count, also where only response_mask says so. seq-mean-token-sum-norm keeps what verl does for "
-    "the policy: it divides by the width of a micro-batch, and is a sum over a rank's samples in 0.7.0. verl "
-    "0.7.0 still reports critic/vf_loss as a mean of micro-batches. The legacy workers (0.7 with "
-    "use_legacy_worker_impl other than disable) are left alone.",
+    "the gradient grows with the number of micro-batches, and a short one counts as much as a full one. Adam "
+    "and gradient clipping hide a constant factor, but not that it changes with the cut. With the patch the "
+    "loss is the mean over the mini-batch of all ranks, as for the policy and in verl 0.9, over the tokens "
+    "that rejection sampling keeps, and the reported norm falls by about the number of micro-batches. "
+    "seq-mean-token-sum-norm keeps what verl does for the policy: it divides by the width of a micro-batch, "
+    "and is a sum over a rank's samples in 0.7.0, which also still reports critic/vf_loss as a mean of "
+    "micro-batches. The legacy workers (0.7 with use_legacy_worker_impl other than disable) are left alone.",
     evidence="verl 0.9.0 takes the mean of a critic's loss over the mini-batch too (#6957). The contract "
-    "compares gradients with one process in float64, also where loss_mask and response_mask differ: there "
-    "the tokens that are kept count, as for one micro-batch of verl 0.8 alone, and verl 0.9 counts the "
-    "rejected ones as well.",
+    "compares gradients with one process in float64. Where only response_mask rejects, the kept tokens "
+    "count, as for one micro-batch of verl 0.8 alone; verl 0.9 counts the rejected ones as well.",
     changes=("numbers",),
     met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks.",
     upstream=("verl-project/verl#6957",),

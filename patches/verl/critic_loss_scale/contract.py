@@ -1,7 +1,4 @@
-"""However a batch is cut, the gradient is that of its mean over the tokens that the loss is taken over.
-
-`main_ppo_sync` of verl 0.8 rejects tokens in `response_mask` alone, and leaves `loss_mask` as it was.
-"""
+"""However a batch is cut, the gradient is that of its mean over the tokens that the loss is taken over."""
 
 import functools
 import itertools
@@ -21,8 +18,8 @@ CLIP = 0.5
 #: How 8 samples are cut: the ranks, and the micro-batches of each in verl's words.
 CUTS: list[tuple[int, dict[str, Any]]] = [
     *(
-        (ranks, {"micro_batch_size_per_gpu": size})
-        for ranks, size in ((1, 8), (1, 2), (1, 1), (2, 4), (2, 1))
+        (ranks, {"micro_batch_size_per_gpu": 8 // parts})
+        for ranks, parts in ((1, 1), (1, 4), (1, 8), (2, 2), (2, 8))
     ),
     (1, {"use_dynamic_bsz": True, "max_token_len_per_gpu": 16}),
 ]
@@ -34,41 +31,51 @@ def wrong(seed: str) -> str:
 
     stand_in()
     import torch
+    import verl
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 
-    from overlay.compat import cpu_fsdp_engine
+    from overlay.compat import cpu_fsdp_engine as cpu
 
     draw = random.Random(seed)
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
-    engine, loss, make_config = _upstream()
-    for mode, kept in itertools.product(_modes(), (1.0, 0.5, 0.0)):
-        batch = cpu_fsdp_engine.draw_batch(draw, 8)
-        _reject(batch, kept, draw)
-        shape = batch["response_mask"].shape
-        for name in ("values", "returns"):
-            batch[name] = torch.randn(shape, generator=generator, dtype=torch.float64)
-        model = cpu_fsdp_engine.Table(1, generator)
-        value, want = _reference(model.rows, batch, mode)
-        config = make_config(mode)
+    # In 0.7.0 the last one was a sum over the batch for a policy too.
+    modes = cpu.MODES[:-1] if verl.__version__.startswith("0.7.0") else cpu.MODES
+    for mode, kept in itertools.product(modes, (1.0, 0.5, 0.0)):
+        batch = draw_batch(draw, generator, kept)
+        model = cpu.Table(1, generator)
+        value, want = reference(model.rows, batch, mode)
         for ranks, cut in CUTS:
-            found = cpu_fsdp_engine.step(
-                engine, model, batch.clone(), functools.partial(loss, config), ranks=ranks, **cut
-            )
-            how = f"{mode}, {kept:.0%} of the tokens kept, {ranks} ranks, {cut}"
+            found = cpu.step(FSDPEngineWithValueHead, model, batch.clone(), loss_in(mode), ranks=ranks, **cut)
             # Of a batch that is rejected whole, the gradient is zero.
-            if off := cpu_fsdp_engine.gradient_off(model.rows.grad, want, TOLERANCE):
-                return f"{how}: {off}"
-            if wrong := _misreported(found, value):
-                return f"{how}: {wrong}"
+            off = cpu.gradient_off(model.rows.grad, want, TOLERANCE) or _misreported(found, value)
+            if off:
+                return f"{mode}, {kept:.0%} of the tokens kept, {ranks} ranks, {cut}: {off}"
     return _compiled(draw)
 
 
-def _reject(batch: Any, kept: float, draw: random.Random) -> None:
-    """Reject tokens as rejection sampling does, with only a share of them kept: in `response_mask` alone."""
+def draw_batch(draw: random.Random, generator: Any, kept: float) -> Any:
+    """Draw what a critic learns from, with only a share of the tokens kept: in `response_mask` alone."""
     import torch
 
+    from overlay.compat import cpu_fsdp_engine
+
+    batch = cpu_fsdp_engine.draw_batch(draw, 8)
     shape = batch["response_mask"].shape
     keeps = [[int(draw.random() < kept) for _ in range(shape[1])] for _ in range(shape[0])]
     batch["response_mask"] = batch["loss_mask"] * torch.tensor(keeps)
+    for name in ("values", "returns"):
+        batch[name] = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return batch
+
+
+def loss_in(mode: str) -> Any:
+    """Return verl's loss of a critic, with what it reads: its whole configuration would look for a model."""
+    from verl.workers.config import CriticConfig
+    from verl.workers.utils.losses import value_loss
+
+    fields = {"loss_agg_mode": mode, "cliprange_value": CLIP, "loss_scale_factor": None}
+    config = SimpleNamespace(**{name: fields[name] for name in fields if hasattr(CriticConfig, name)})
+    return functools.partial(value_loss, config)
 
 
 def _compiled(draw: random.Random) -> str:
@@ -87,30 +94,7 @@ def _compiled(draw: random.Random) -> str:
     return ""
 
 
-def _modes() -> tuple[str, ...]:
-    """Return the modes in which the loss of a policy is a mean over the batch: in 0.7.0 one was a sum."""
-    import verl
-
-    from overlay.compat.cpu_fsdp_engine import MODES
-
-    return MODES[:-1] if verl.__version__.startswith("0.7.0") else MODES
-
-
-def _upstream() -> tuple[Any, Any, Any]:
-    """Return the engine and the loss, and what makes the configuration of a critic."""
-    from verl.workers.config import CriticConfig
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
-    from verl.workers.utils.losses import value_loss
-
-    def make_config(mode: str) -> Any:
-        """Return what a loss reads: the whole configuration would look for the model that it names."""
-        fields = {"loss_agg_mode": mode, "cliprange_value": CLIP, "loss_scale_factor": None}
-        return SimpleNamespace(**{name: fields[name] for name in fields if hasattr(CriticConfig, name)})
-
-    return FSDPEngineWithValueHead, value_loss, make_config
-
-
-def _reference(rows: Any, batch: Any, mode: str) -> tuple[float, Any]:
+def reference(rows: Any, batch: Any, mode: str) -> tuple[float, Any]:
     """Return the loss of the batch and its gradient, by the definition of a clipped value loss."""
     import torch
 
@@ -119,8 +103,8 @@ def _reference(rows: Any, batch: Any, mode: str) -> tuple[float, Any]:
     table = rows.detach().clone().requires_grad_(True)
     sums = []
     for row, ids in enumerate(before_responses(batch)):
-        counts = batch["response_mask"][row][: len(ids)]
-        old, target = (batch[name][row][: len(ids)] for name in ("values", "returns"))
+        names = ("response_mask", "values", "returns")
+        counts, old, target = (batch[name][row][: len(ids)] for name in names)
         value = table[ids, 0]
         near = old + (value - old).clamp(-CLIP, CLIP)
         sums.append((0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2) * counts).sum())

@@ -1,7 +1,4 @@
-"""`verl.distillation-loss-scale`: micro-batches of a distillation are divided by the tokens of their batch.
-
-verl 0.8 computes the distillation loss before the policy loss notes the batch's size, by which both divide.
-"""
+"""`verl.distillation-loss-scale`: each micro-batch is divided by the tokens of its own batch."""
 
 from typing import Any
 
@@ -35,11 +32,9 @@ PATCH = Patch(
     summary="A distillation divides each micro-batch by the tokens of its own batch",
     why="verl 0.8 computes the loss of a distillation before it has noted how many tokens the batch has. The "
     "first micro-batch of each mini-batch is divided by the tokens of the mini-batch before, and the very "
-    "first one by its own, so the gradient depends on how the batch is cut. (On some commits, where only a "
-    "distillation is trained, each micro-batch is divided by its own tokens.) With the patch the numbers of "
+    "first one by its own, so the gradient depends on how the batch is cut. With the patch the numbers of "
     "the batch are noted first, as in verl 0.9.",
-    evidence="verl 0.9.0 writes the numbers of the batch before the loss reads them (#7225). The contract "
-    "compares gradients with one process in float64, and holds on 0.9.1 without the patch.",
+    evidence="verl 0.9.0 notes the numbers of the batch first too (#7225). Gradients are float64's.",
     changes=("numbers",),
     met="distillation.enabled=True.",
     upstream=("verl-project/verl#7225", "verl-project/verl#7200"),

@@ -1,38 +1,22 @@
-"""`verl.fast-partitioner`: the same Karmarkar-Karp partitions in a fraction of the time.
-
-Everything of verl that balances calls this function: micro-batches, mini-batches, and the split over ranks.
-"""
+"""`verl.fast-partitioner`: the same Karmarkar-Karp partitions in a fraction of the time."""
 
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patches._fast_partitioner import fast_or
 
 EFFECT = effect(__name__, "partition", did="computed", always=True)
 
 
 def make_partitioner(original: Any, _module: Any) -> Any:
-    """Compute the original's partitions, and call the original for what only it can tell."""
-    from overlay.patches._partition import is_exact
-    from overlay.patches._partition import karmarkar_karp as fast
-
-    def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> Any:
-        values = whole(seqlen_list)
-        # Nothing to divide, or into nothing: the original has its own way to fail.
-        if not len(values) or k_partitions < 1 or not is_exact(values):
-            return original(seqlen_list, k_partitions, equal_size)
-        EFFECT.changed += 1
-        return fast(values, k_partitions, equal_size=equal_size)
-
-    return karmarkar_karp
+    """Build verl's `karmarkar_karp`, which is given tensors too."""
+    return fast_or(original, EFFECT, whole)
 
 
 def whole(values: Any) -> Any:
-    """Return a tensor of integers, [samples], as a list of ints, and anything else as it is.
-
-    verl adds a tensor up in its own type. One whose sum would overflow stays as it is.
-    """
+    """Return integers, [samples], as a list; anything else, and a tensor whose sum overflows, as it is."""
     import torch
 
     kinds = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -45,10 +29,9 @@ def whole(values: Any) -> Any:
 PATCH = Patch(
     id="verl.fast-partitioner",
     summary="The same Karmarkar-Karp partitions, without minutes of pure Python",
-    why="verl's Karmarkar-Karp keeps every partition in every state, empty ones included, and sorts all of "
-    "them at every merge. Its time grows with samples times partitions: half a minute for 8,192 samples in "
-    "1,451 micro-batches, on every rank and in every step. With the patch the partitions are the same, in "
-    "the same order, ties included, in a fraction of a second.",
+    why="verl's Karmarkar-Karp sorts every partition at every merge, empty ones included: half a minute for "
+    "8,192 samples in 1,451 micro-batches, on every rank and in every step. With the patch the partitions "
+    "are the same, in the same order, ties included, in a fraction of a second.",
     evidence="The contract compares each partition with that of verl's own function, which runs beside it.",
     changes=("speed",),
     met="Every job whose samples are balanced: the larger the batch, the more time is saved.",

@@ -46,14 +46,12 @@ def make_forward_step(original: Any, module: Any) -> Any:
 PATCH = Patch(
     id="verl.fsdp-output-memory",
     summary="FSDP: no micro-batch leaves its outputs and its graph on the device",
-    why="verl's FSDP engine keeps log-probabilities, entropies and values of each micro-batch, with the "
-    "graph that made them, until the whole mini-batch is done, and in training nobody reads them. Memory "
-    "grows with the number of micro-batches, with LoRA and gradient checkpointing by the embedding of each "
-    "token, until the update runs out of it. With the patch, as in verl 0.9, outputs are detached, and in "
-    "training they are dropped. Losses, gradients and outputs without gradients stay the same. An engine of "
-    "your own with another step or loop is left alone.",
-    evidence="verl 0.9.0 detaches outputs too (#6699, #6984). The contract compares losses, gradients and "
-    "outputs with those of one batch in float64.",
+    why="verl's FSDP engine keeps the outputs of each micro-batch, with the graph that made them, until the "
+    "whole mini-batch is done, and in training nobody reads them. Memory grows with the number of "
+    "micro-batches, with LoRA and gradient checkpointing by the embedding of each token, until the update "
+    "runs out of it. With the patch, as in verl 0.9, outputs are detached, and in training dropped. Losses, "
+    "gradients and outputs stay the same. An engine of your own with another step or loop is left alone.",
+    evidence="verl 0.9.0 detaches outputs too (#6699, #6984). Losses and gradients are float64's.",
     changes=("memory",),
     met="Training with verl's FSDP engine and more than one micro-batch in a mini-batch.",
     upstream=("verl-project/verl#6699", "verl-project/verl#6984"),

@@ -27,15 +27,21 @@ def wrong(seed: str) -> str:
     draw = random.Random(seed)
     model = _watched_model(torch.Generator().manual_seed(draw.randrange(2**31)))
     batch = cpu.draw_batch(draw, 8)
-    answered = torch.ones(batch["input_ids"].values().shape, dtype=torch.bool)
+    tokens = batch["input_ids"]
+    answered = torch.ones(tokens.values().shape, dtype=torch.bool)
     # What verl takes for the successor of a sample's last token depends on the sample behind it.
-    answered[batch["input_ids"].offsets()[1:] - 1] = False
+    answered[tokens.offsets()[1:] - 1] = False
     weights = torch.randn(answered.shape, dtype=torch.float64) * answered
-    batch["weights"] = torch.nested.nested_tensor_from_jagged(weights, batch["input_ids"].offsets())
-    want = _log_probs(model, batch)
+    batch["weights"] = torch.nested.nested_tensor_from_jagged(weights, tokens.offsets())
+    logits = model.block(model.rows[tokens.values()])
+    want = torch.log_softmax(logits, -1).gather(1, tokens.values().roll(-1)[:, None])[:, 0]
     (want * weights).sum().backward()
     gradient = model.adapter.grad.clone()
-    (output,) = cpu.step(FSDPEngineWithLMHead, model, batch.clone(), _loss, **CUT)
+
+    def loss(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+        return _weighted(model_output, data), {}
+
+    (output,) = cpu.step(FSDPEngineWithLMHead, model, batch.clone(), loss, **CUT)
     if off := cpu.gradient_off(model.adapter.grad, gradient, TOLERANCE):
         return off
     if abs(float(sum(output["loss"]) - (want * weights).sum())) > TOLERANCE * float(weights.abs().sum()):
@@ -45,21 +51,22 @@ def wrong(seed: str) -> str:
     # From 0.9 on verl itself hands such engines outputs without a graph, which is no matter of this patch.
     if Version(verl.__version__) < Version("0.9.0.dev0") and (off := _own_engines(model, batch, gradient)):
         return off
-    engine = cpu.build(FSDPEngineWithLMHead, model)
-    with cpu.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
-        _, alone = engine.forward_step(batch, None, forward_only=True)
-    found = alone["model_output"]["log_probs"].values()
-    if float((found - want)[answered].abs().max()) > TOLERANCE * float(want.abs().max()):
-        return "without gradients, other outputs"
-    return ""
+    alone = _one_step(FSDPEngineWithLMHead, model, batch, None, forward_only=True)["log_probs"].values()
+    right = float((alone - want)[answered].abs().max()) <= TOLERANCE * float(want.abs().max())
+    return "" if right else "without gradients, other outputs"
 
 
 def _weighted(model_output: Any, data: Any) -> Any:
     return (model_output["log_probs"].values() * data["weights"].values()).sum()
 
 
-def _loss(model_output: Any, data: Any, dp_group: Any = None) -> Any:
-    return _weighted(model_output, data), {}
+def _one_step(engine_class: Any, model: Any, batch: Any, loss: Any, *, forward_only: bool) -> Any:
+    """Return the outputs that an engine's step hands on."""
+    from overlay.compat import cpu_fsdp_engine as cpu
+
+    engine = cpu.build(engine_class, model)
+    with cpu.on_cpu(engine_class, batch["loss_mask"].sum()):
+        return engine.forward_step(batch, loss, forward_only=forward_only)[1]["model_output"]
 
 
 def _own_engines(model: Any, batch: Any, gradient: Any) -> str:
@@ -85,12 +92,9 @@ def _own_engines(model: Any, batch: Any, gradient: Any) -> str:
     cpu.step(Own, model, batch.clone(), nothing, **CUT)
     if off := cpu.gradient_off(model.adapter.grad, gradient, TOLERANCE):
         return f"of an engine whose own step makes its loss of the outputs, {off}"
-    engine = cpu.build(OwnLoop, model)
-    with cpu.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
-        _, output = engine.forward_step(batch, nothing, forward_only=False)
-    if not output["model_output"]["log_probs"].requires_grad:
-        return "outputs without a gradient for an engine with a loop of its own"
-    return ""
+    output = _one_step(OwnLoop, model, batch, nothing, forward_only=False)
+    kept = output["log_probs"].requires_grad
+    return "" if kept else "outputs without a gradient for an engine with a loop of its own"
 
 
 def _watched_model(generator: Any) -> Any:
@@ -125,15 +129,6 @@ def _watched_model(generator: Any) -> Any:
             return embedded + torch.tanh(embedded * self.adapter[0]) * self.adapter[1]
 
     return Watched()
-
-
-def _log_probs(model: Any, batch: Any) -> Any:
-    """Return the log-probabilities of each token's successor, one after the other, [tokens]."""
-    import torch
-
-    ids = batch["input_ids"].values()
-    logits = model.block(model.rows[ids])
-    return torch.log_softmax(logits, -1).gather(1, ids.roll(-1)[:, None])[:, 0]
 
 
 CONTRACT = Contract(check=with_patches(wrong, "verl.fsdp-output-memory"), before=("verl.protocol",))

@@ -26,8 +26,7 @@ PATCH = Patch(
     "receives weights in, which the next bucket overwrites and which is freed after the last. A vLLM that "
     "keeps such a tensor reads other weights or freed memory: users report cudaErrorIllegalAddress from the "
     "second step on. With the patch the adapter is copied first, as in verl 0.7 and 0.9, which takes its "
-    "size in memory until vLLM has loaded it. An adapter that is sent in several buckets is still loaded in "
-    "part; verl 0.9 collects it.",
+    "size in memory. One that is sent in several buckets is still loaded in part; verl 0.9 collects it.",
     evidence="verl 0.9.0 copies an adapter out of the buffer too (#6688), as verl 0.7.1 did.",
     changes=("crashes",),
     met="LoRA that is not merged (lora.merge=False), with vLLM.",

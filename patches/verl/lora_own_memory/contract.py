@@ -1,8 +1,4 @@
-"""An adapter stays what was sent, whatever is sent after it, and weights of the model are not copied.
-
-verl's own code receives weights and hands them on. The stand-in for vLLM keeps the tensors of an adapter as
-they are, and the stand-in for the sender writes each bucket into one buffer.
-"""
+"""An adapter stays what was sent, whatever is sent after it, and weights of the model are not copied."""
 
 import importlib
 import importlib.util
@@ -21,26 +17,23 @@ _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 
 
 class _Sender:
-    """Writes a bucket into the buffer when the receiver asks for it, and overwrites the buffer at the end."""
+    """Writes a bucket into the one buffer when the receiver asks for it, and overwrites that at the end."""
 
     def __init__(self, *buckets: dict[str, Any]) -> None:
         import torch
 
         size = max(sum(weight.nbytes for weight in bucket.values()) for bucket in buckets)
         self.buffer: Any = torch.zeros(size, dtype=torch.uint8)
-        self.answers = self._answers(buckets)
-        self.recv_pyobj = self.answers.__next__
+        self.recv_pyobj = self._answers(buckets).__next__
 
     def _answers(self, buckets: Any) -> Any:
-        import torch
-
         yield (lambda: self.buffer), ()
         for index, bucket in enumerate(buckets, start=1):
             offset, said = 0, {}
             for name, weight in bucket.items():
                 place = {"name": name, "shape": weight.shape, "dtype": weight.dtype, "offset": offset}
                 said[name] = {**place, "handle": None}
-                self.buffer[offset : offset + weight.nbytes] = weight.view(torch.uint8)
+                self.buffer[offset : offset + weight.nbytes] = weight.view(self.buffer.dtype)
                 offset += weight.nbytes
             yield {"bucket_meta": said, "is_last": index == len(buckets)}
 
@@ -76,7 +69,7 @@ def wrong(seed: str) -> str:
 
 
 def _wrong_of_model(worker: Any, transfer: Any, buckets: list[dict[str, Any]]) -> str:
-    """Return what is wrong with how the weights of the model itself are handed on, empty if nothing is."""
+    """Return what is wrong with how the weights of the model itself are handed on."""
     sender = _Sender(*buckets)
     first = sender.buffer.untyped_storage().data_ptr()
     got: dict[str, Any] = {}
@@ -104,10 +97,8 @@ def _receive(worker: Any, transfer: Any, sender: _Sender, adapter: Any) -> None:
     import torch
 
     receiver = transfer.BucketedWeightReceiver.__new__(transfer.BucketedWeightReceiver)
-    unset = dict.fromkeys(("socket", "buffer", "shm"))
-    vars(receiver).update(
-        device=torch.device("cpu"), use_shm=False, _ack_pending=False, **unset
-    )  # the last: 0.9.1
+    vars(receiver).update(device=torch.device("cpu"), use_shm=False, socket=None, buffer=None, shm=None)
+    receiver._ack_pending = False  # of 0.9.1
     receiver._init_socket = lambda: vars(receiver).update(socket=sender)
     receiver.receive_weights(
         lambda weights, *_is_last: worker._update_weights(weights, peft_config=adapter, base_sync_done=True)
@@ -117,11 +108,10 @@ def _receive(worker: Any, transfer: Any, sender: _Sender, adapter: Any) -> None:
 def _weights(draw: random.Random) -> dict[str, Any]:
     import torch
 
-    sizes = [draw.randint(1, 9) for _ in range(draw.randint(1, 5))]
-    return {
-        f"weight{index}": torch.tensor([draw.gauss(0, 1) for _ in range(size)])
-        for index, size in enumerate(sizes)
-    }
+    def drawn() -> Any:
+        return torch.tensor([draw.gauss(0, 1) for _ in range(draw.randint(1, 9))])
+
+    return {f"weight{index}": drawn() for index in range(draw.randint(1, 5))}
 
 
 def import_worker() -> tuple[Any, Any]:

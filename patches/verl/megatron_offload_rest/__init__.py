@@ -15,10 +15,7 @@ _MASTER = "master_param"
 
 
 def make_to(original: Any, module: Any) -> Any:
-    """Move master weights along with the optimizer, and drop FP8 copies.
-
-    On the way to the CPU that is first, because the original empties the cache of the device.
-    """
+    """Move master weights along with the optimizer, and drop FP8 copies, before the cache is emptied."""
 
     def to(self: Any, device: str, model: bool = True, optimizer: bool = True, grad: bool = True) -> Any:
         if device != "cpu":
@@ -69,19 +66,16 @@ PATCH = Patch(
     id="verl.megatron-offload-rest",
     revision=2,
     summary="Megatron: offloading leaves neither master weights nor FP8 copies on the device",
-    why="verl's Megatron engine offloads the parameters of a model and two entries of its optimizer's state. "
-    "The master weights of a precision-aware optimizer (two or four bytes for each parameter) and the FP8 "
-    "copies of weights that Transformer Engine keeps in its layers (about one) stay on the device while the "
-    "rollout needs it. With the patch, as in verl 0.9, master weights move with the rest of the state, and "
-    "the copies are dropped: Transformer Engine makes them again in the next forward pass. No value changes. "
-    "Master weights in float16 stay, because Transformer Engine needs a scale on the device to save them. "
-    "verl 0.6 and the legacy workers (0.7 with use_legacy_worker_impl other than disable), which offload in "
-    "many places, are left alone.",
-    evidence="verl 0.9.0 moves master weights and drops the FP8 copies too (#6635, #6952). The contract "
-    "compares each value before and after.",
+    why="When verl's Megatron engine offloads, the master weights of a precision-aware optimizer (two or "
+    "four bytes for each parameter) and the FP8 copies of weights that Transformer Engine keeps in its "
+    "layers (about one) stay on the device while the rollout needs it. With the patch, as in verl 0.9, "
+    "master weights move with the rest of the state, and the copies are dropped: Transformer Engine makes "
+    "them again in the next forward pass. No value changes. Master weights in float16 stay, because "
+    "Transformer Engine needs a scale on the device to save them. verl 0.6 and the legacy workers (0.7 with "
+    "use_legacy_worker_impl other than disable), which offload in many places, are left alone.",
+    evidence="verl 0.9.0 moves master weights and drops the FP8 copies too (#6635, #6952).",
     changes=("memory",),
-    met="Offloading with Megatron (param_offload, optimizer_offload), and use_precision_aware_optimizer or "
-    "FP8 of Transformer Engine.",
+    met="Offloading with Megatron, and use_precision_aware_optimizer or FP8 of Transformer Engine.",
     upstream=("verl-project/verl#6635", "verl-project/verl#6952"),
     targets=one_target(
         VERL,

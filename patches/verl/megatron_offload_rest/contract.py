@@ -1,8 +1,7 @@
 """What is offloaded leaves nothing behind, and comes back as it was.
 
 There is no device here. What stands for one is that `.to` copies, as it does between devices: what is left is
-what is still the very storage. The optimizer is one as Transformer Engine's precision-aware ones are, and the
-layer one as its layers for FP8 are, in what verl looks at.
+what is still the very storage. Optimizer and layer are Transformer Engine's in what verl looks at.
 """
 
 import random
@@ -37,7 +36,6 @@ def wrong(seed: str) -> str:
 
 
 def _wrong_of(engine_class: Any, draw: random.Random) -> str:
-    """Return what is wrong with what engines of a class offload and load."""
     import torch
     from megatron.core.optimizer import ChainedOptimizer
 
@@ -70,6 +68,9 @@ def _wrong_moves(engine: Any, entries: list[dict[str, Any]], draw: random.Random
     """Return what is wrong with moving an engine to the CPU and back, and with its resuming."""
     import torch
 
+    # An engine without an optimizer has nothing to offload when it resumes.
+    resumes = engine.optimizer is not None
+
     before = [{name: value.clone() for name, value in entry.items()} for entry in entries]
     layer = engine.module[0][1]
     layer._fp8_workspaces = {"weight": _drawn(draw)}
@@ -77,16 +78,13 @@ def _wrong_moves(engine: Any, entries: list[dict[str, Any]], draw: random.Random
     moves: dict[str, Callable[[], Any]] = {
         "to('cpu')": lambda: engine.to("cpu"),
         "to('cuda')": lambda: engine.to("cuda"),
-        "load_checkpoint": lambda: engine.load_checkpoint("checkpoint"),
+        **({"load_checkpoint": lambda: engine.load_checkpoint("checkpoint")} if resumes else {}),
     }
     for move, call in moves.items():
         watched = {name: [_watch(entry[name]) for entry in entries] for name in STATES}
         if move == "to('cpu')":
             watched["FP8 copies of weights"] = copies
-        # An engine without an optimizer has nothing to offload when it resumes.
-        if engine.optimizer is None and move == "load_checkpoint":
-            continue
-        with _device():
+        with mock.patch.object(torch.Tensor, "to", lambda tensor, *_given, **_named: tensor.clone()):
             call()
         for name, storages in watched.items():
             if not all(storage.expired() for storage in storages):
@@ -106,18 +104,6 @@ def _watch(tensor: Any) -> Any:
 
     weak: Any = StorageWeakRef
     return weak(tensor.untyped_storage())
-
-
-def _device() -> Any:
-    """Return a context in which `.to` copies."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    class Device(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return args[0].clone() if func is torch.Tensor.to else func(*args, **(kwargs or {}))
-
-    return Device()
 
 
 CONTRACT = Contract(check=with_patches(wrong, "verl.megatron-offload-rest"), before=("verl.protocol",))

@@ -20,12 +20,12 @@ def log(original: Any, self: Any, data: Any, *given: Any, **named: Any) -> Any:
 PATCH = Patch(
     id="verl.metrics",
     summary="verl's logger gets what the patches changed, under overlay/",
-    why="wandb, tensorboard and verl's other loggers do not show whether an applied patch ever mattered. "
-    "With this one, each call of verl's logger also gets overlay.metrics(): the figures of the patches that "
-    "were reached in the process that logs.",
+    why="The loggers of verl, such as wandb and tensorboard, do not show whether an applied patch ever "
+    "mattered. With this one, each call of the logger also gets overlay.metrics(): the figures of the "
+    "patches that were reached in the process that logs.",
     evidence="It mends nothing: it adds the figures of the patches to what verl logs.",
     changes=("safety",),
-    met="OVERLAY_METRICS=1. It changes no number of a job: more names are logged.",
+    met="OVERLAY_METRICS=1.",
     upstream=("verl-project/verl#74",),
     opt_in=True,
     switch="OVERLAY_METRICS",

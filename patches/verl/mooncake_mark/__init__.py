@@ -1,8 +1,7 @@
 """`verl.mooncake-mark`: no mark of completion is handed to the inference engine as part of a weight.
 
-A worker that has read a bucket writes four bytes over its beginning, in the memory of the worker before it.
-That one copies the weights that lie there before it tells the next worker of the bucket. The protocol stays
-the same, so a worker needs no patched neighbour.
+A worker marks a bucket in the memory of the worker before it, which copies what is there before it tells of
+the bucket. The protocol stays the same, so a worker needs no patched neighbour.
 """
 
 from typing import Any
@@ -28,7 +27,11 @@ def make_init_process_group(original: Any, module: Any) -> Any:
         original(self, rank, world_size, metadata)
         if 0 < rank < world_size - 1:
             self.store = store = _Store(self.store, self.buf, module)
-            self.receive_weights = _receiving(self, store)
+            # It is held by the engine, which it must not hold.
+            reference, receive = ref(self), type(self).receive_weights
+            self.receive_weights = lambda *args, **kwargs: store.handing_on(
+                receive(reference(), *args, **kwargs)
+            )
 
     return init_process_group
 
@@ -39,7 +42,7 @@ class _Store:
     def __init__(self, theirs: Any, buffer: Any, module: Any) -> None:
         self._theirs, self._buffer, self._module = theirs, buffer, module
         #: Copies of weights by name, until they are handed on.
-        self.kept: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._theirs, name)
@@ -50,40 +53,28 @@ class _Store:
             if meta["offset"] < MARK:
                 first, dtype, shape = start + meta["offset"], meta["dtype"], meta["shape"]
                 there = self._buffer[first : first + dtype.itemsize * shape.numel()]
-                self.kept[name] = there.clone().view(dtype).view(shape)
+                self._kept[name] = there.clone().view(dtype).view(shape)
         # The worker writes from another machine, and waits for no stream of this one.
         self._module.get_torch_device().synchronize()
         return self._theirs.send_obj(info, to)
 
-
-def _receiving(engine: Any, store: _Store) -> Any:
-    """Return a `receive_weights` that hands on the copies. The engine holds it, so it holds that weakly."""
-    reference = ref(engine)
-
-    def receive_weights(*args: Any, **kwargs: Any) -> Any:
-        engine: Any = reference()
-        return kept(type(engine).receive_weights(engine, *args, **kwargs))
-
-    async def kept(weights: Any) -> Any:
-        store.kept.clear()
+    async def handing_on(self, weights: Any) -> Any:
+        self._kept.clear()
         async for name, weight in weights:
-            EFFECT.changed += name in store.kept
-            yield name, store.kept.pop(name, weight)
-
-    return receive_weights
+            EFFECT.changed += name in self._kept
+            yield name, self._kept.pop(name, weight)
 
 
 PATCH = Patch(
     id="verl.mooncake-mark",
     revision=2,
     summary="Rollout workers read no mark of completion in the place of weights",
-    why="With verl's checkpoint engine mooncake a rollout worker reads each bucket of weights out of the "
+    why="A rollout worker of verl's checkpoint engine mooncake reads each bucket of weights out of the "
     "memory of the worker before it, and marks it as read with four bytes at its beginning. The other worker "
     "may still be loading the bucket: then the first elements of a weight are the mark, with no error. With "
     "the patch a worker copies the weights under these bytes, mostly one per bucket, before the next worker "
     "can write there. The last worker, and a single one, copy nothing.",
-    evidence="verl 0.9.0 gives the mark a place outside the weights (#6813). The contract compares what each "
-    "worker loads with what was sent, to the bit.",
+    evidence="verl 0.9.0 gives the mark a place outside the weights (#6813).",
     changes=("numbers",),
     met="Weights that are sent to two or more separate rollout workers by the checkpoint engine `mooncake`.",
     upstream=("verl-project/verl#6813",),

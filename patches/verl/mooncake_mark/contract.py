@@ -1,7 +1,7 @@
 """Each rollout worker gets the very weights that were sent.
 
-The sender and the workers are verl's own, each in a thread. The stand-in for Mooncake copies memory, and the
-stand-in for the store hands over pickles. A worker loads a bucket only after the one behind it has marked it.
+Sender and workers are verl's own, each in a thread, and a worker loads a bucket only after the one behind it
+has marked it.
 """
 
 import asyncio
@@ -72,11 +72,7 @@ class _Group:
 
 
 def wrong(seed: str, *, left: bool = False) -> str:
-    """Return what is wrong with the weights that rollout workers receive, empty if nothing is.
-
-    With `left`, marks may not be left for the next transfer in the place that verl 0.9 gives them. verl 0.9.0
-    leaves some, which is no matter of this patch.
-    """
+    """Return which weights differ on a worker, or, if `left`, which marks of verl 0.9 outlive a transfer."""
     module = import_engine()
     draw = random.Random(seed)
     quiet = SimpleNamespace(synchronize=lambda: None, empty_cache=lambda: None)
@@ -88,7 +84,7 @@ def wrong(seed: str, *, left: bool = False) -> str:
 
 
 def _transfers(module: Any, draw: random.Random, ranks: int, *, left: bool) -> str:
-    """Return what is wrong with transfers, the last in a group of one rank less, empty if nothing is."""
+    """Return what is wrong with transfers, the last in a group of one rank less."""
     engines = [_engine(module, rank) for rank in range(ranks)]
     for size in (ranks, ranks, max(ranks - 1, 2)):
         group = _Group(size)
@@ -109,20 +105,13 @@ def _transfers(module: Any, draw: random.Random, ranks: int, *, left: bool) -> s
                     return f"rank {rank} of {size} has another {name}"
         if left and any(engine.magic_recv.any() for engine in engines):
             return "a mark is left over"
-    del engine
-    return _freed(engines)
-
-
-def _freed(engines: list[Any]) -> str:
-    """Return what is wrong with the memory of engines that nobody uses any more, empty if it is free."""
-    buffers = [weakref.ref(engine.buf) for engine in engines]
-    collecting = gc.isenabled()
+    # Of engines that nobody uses any more the memory is free at once.
+    buffers = [weakref.ref(one.buf) for one in engines]
     gc.disable()
-    engines.clear()
-    left = sum(buffer() is not None for buffer in buffers)
-    if collecting:
-        gc.enable()
-    return f"{left} buffers outlive their engines" if left else ""
+    del engine, engines
+    held = sum(buffer() is not None for buffer in buffers)
+    gc.enable()
+    return f"{held} buffers outlive their engines" if held else ""
 
 
 def _engine(module: Any, rank: int) -> Any:

@@ -1,7 +1,4 @@
-"""`verl.multi-turn-returns`: REINFORCE++ credits the turns before an observation too.
-
-verl's own estimator runs on responses whose tokens of the policy have been moved together.
-"""
+"""`verl.multi-turn-returns`: REINFORCE++ runs on responses whose tokens of the policy are moved together."""
 
 from functools import wraps
 from typing import Any
@@ -15,7 +12,7 @@ EFFECT = effect(__name__, "batch", did="corrected the returns of")
 
 
 def make_get_adv_estimator_fn(original: Any, module: Any) -> Any:
-    """Return our estimator where the original returns REINFORCE++."""
+    """Return our estimator where trainers that look one up by its name get REINFORCE++."""
     theirs = module.compute_reinforce_plus_plus_outcome_advantage
     ours = over_turns(theirs)
 
@@ -41,9 +38,8 @@ def over_turns(estimator: Any) -> Any:
         EFFECT.changed += order.device.type != "cpu" or bool((own[:, 1:] & ~own[:, :-1]).any())
         packed = (token_level_rewards.gather(1, order), response_mask.gather(1, order))
         places = order.argsort(dim=1)
-        advantages, returns = (
-            found.gather(1, places) for found in estimator(*packed, config=config, **kwargs)
-        )
+        found = estimator(*packed, config=config, **kwargs)
+        advantages, returns = (one.gather(1, places) for one in found)
         return advantages, returns * response_mask
 
     return compute_reinforce_plus_plus_outcome_advantage
@@ -57,15 +53,12 @@ PATCH = Patch(
     "return to zero at each token that is not the policy's. Only the last turn is credited with the reward, "
     "and the turns before it get the same advantage whether the rollout succeeded or failed. With the patch "
     "the return is carried over what tools and users say, and over tokens that rejection sampling leaves "
-    "out, as from verl 0.9.0 on; responses without a gap in the mask stay the same to the bit. A reward on a "
-    "token that is left out is dropped, as in every release. The patch acts where trainers look the "
-    "estimator up by its name: code of your own that calls the function directly, or takes it out of "
-    "ADV_ESTIMATOR_REGISTRY, gets verl's.",
-    evidence="verl 0.9.0 changed the estimator to the same effect (#7278, #7300): the contract holds on "
-    "0.9.1 without the patch.",
+    "out, as from verl 0.9.0 on; without a gap in the mask nothing changes. A reward on a token that is left "
+    "out is dropped, as in every release. Code of your own that calls the function directly, or takes it out "
+    "of ADV_ESTIMATOR_REGISTRY, gets verl's.",
+    evidence="verl 0.9.0 changed the estimator to the same effect (#7278, #7300).",
     changes=("numbers",),
-    met="algorithm.adv_estimator=reinforce_plus_plus, and rollouts of several turns, with tools or users "
-    "between, or rejection of single tokens.",
+    met="adv_estimator=reinforce_plus_plus, with rollouts of several turns or rejection of single tokens.",
     upstream=("verl-project/verl#7278", "verl-project/verl#7300"),
     targets=one_target(
         VERL,

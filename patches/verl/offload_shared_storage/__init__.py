@@ -1,8 +1,4 @@
-"""`verl.offload-shared-storage`: offloading a model frees no storage that another tensor holds.
-
-verl asks a function whether a parameter is alone in its storage, which looks at its size and layout. Here
-torch and Python are asked as well: they count who holds a storage and a tensor.
-"""
+"""`verl.offload-shared-storage`: who holds a tensor and its storage is asked before an offload frees it."""
 
 import warnings
 from typing import Any
@@ -69,13 +65,10 @@ PATCH = Patch(
     "each parameter that has the size of it. Another parameter over the same storage, or a tensor that "
     "somebody has kept of it, then reads freed memory; and a model that is offloaded a second time loses all "
     "its weights, because they are where they were copied to. With the patch a storage that something else "
-    "holds goes with the last that holds it, with a warning if that is memory of the device. All others are "
-    "freed as early as before.",
-    evidence="An offload changes no value: the contract compares each tensor before and after. Storages that "
-    "nothing else holds are freed at the same time as by verl.",
+    "holds goes with the last that holds it, with a warning if that is memory of the device.",
+    evidence="An offload changes no value. What nothing else holds is freed at the same time as by verl.",
     changes=("numbers",),
-    met="Parameter offload of a model without DDP, such as the reference model, whose parameters share "
-    "storage.",
+    met="Parameter offload of a model without DDP, such as the reference's, that shares storage.",
     upstream=("verl-project/verl#6447",),
     targets=one_target(
         VERL,

@@ -1,12 +1,9 @@
 """`verl.resume-epoch-boundary`: a job that is resumed after a whole epoch trains on the next one.
 
-A checkpoint is written before the loader has said that its epoch is over, so at the last step its state is
-that of a loader with no batch left. A loader that is given such a state is asked for a batch at once. That
-ends the epoch as in the saved job, and samplers go on with their order.
+A checkpoint is written before the loader has said that its epoch is over. A loader that is given such a state
+is asked for a batch at once: that ends the epoch as in the saved job, and samplers go on with their order.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from overlay.compat.projects import VERL
@@ -17,56 +14,33 @@ EFFECT = effect(__name__, "resume", did="went on to the next epoch after")
 
 
 @around
-def load_sft(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Load the state of an SFT loader."""
-    with past_the_end(self.train_dataloader, lambda: self.resume_global_step):
+def load(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Load a trainer's checkpoint, and let a StatefulDataLoader finish an epoch that has no batch left."""
+    from unittest.mock import patch
+
+    loader = self.train_dataloader
+    if (load := getattr(loader, "load_state_dict", None)) is None:
+        # A user's own loader, which verl asks only if there is a state.
         return original(self, *args, **kwargs)
-
-
-@around
-def load_rl(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Load a checkpoint of an RL trainer, its loader included."""
-    with past_the_end(self.train_dataloader, lambda: self.global_steps):
-        return original(self, *args, **kwargs)
-
-
-@contextmanager
-def past_the_end(loader: Any, step: Callable[[], int]) -> Iterator[None]:
-    """Let a StatefulDataLoader that is given a state finish an epoch that has no batch left.
-
-    `step` returns the step at which the state was saved, once that is known.
-    """
-    load = getattr(loader, "load_state_dict", None)
-    if load is None:  # of a user's own loader, which verl asks only if there is a state
-        yield
-        return
-    before = vars(loader).get("load_state_dict")
 
     def load_state_dict(state: Any) -> None:
         load(state)
         EFFECT.calls += 1
-        if step() % len(loader):
+        # By then SFT and RL have noted the step at which it was saved.
+        step = self.resume_global_step if hasattr(self, "resume_global_step") else self.global_steps
+        if step % len(loader):
             return
         if _is_at_the_end(loader):
             EFFECT.changed += 1
         else:
             load(state)  # of another batch size, say: it goes on where it was
 
-    loader.load_state_dict = load_state_dict
-    try:
-        yield
-    finally:
-        if before is None:
-            del loader.load_state_dict
-        else:
-            loader.load_state_dict = before
+    with patch.object(loader, "load_state_dict", load_state_dict):
+        return original(self, *args, **kwargs)
 
 
 def _is_at_the_end(loader: Any) -> bool:
-    """Return whether a loader has no batch left. To ask finishes the epoch.
-
-    torch's generator, which a new iterator draws from, is restored.
-    """
+    """Return whether a loader has no batch left, which ends its epoch. torch's generator is put back."""
     import torch
 
     state = torch.get_rng_state()
@@ -77,10 +51,10 @@ def _is_at_the_end(loader: Any) -> bool:
 
 
 _HANDLER = "verl.utils.checkpoint.checkpoint_handler:CheckpointHandler"
-_SFT = replaced(f"{_HANDLER}._load_dataloader_state", load_sft)
-_FSDP_SFT = replaced("verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._load_dataloader_state", load_sft)
-_RL = replaced("verl.trainer.ppo.ray_trainer:RayPPOTrainer._load_checkpoint", load_rl)
-_SYNC = replaced("verl.trainer.main_ppo_sync:PPOTrainer._load_checkpoint", load_rl)
+_SFT = replaced(f"{_HANDLER}._load_dataloader_state", load)
+_FSDP_SFT = replaced("verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._load_dataloader_state", load)
+_RL = replaced("verl.trainer.ppo.ray_trainer:RayPPOTrainer._load_checkpoint", load)
+_SYNC = replaced("verl.trainer.main_ppo_sync:PPOTrainer._load_checkpoint", load)
 
 PATCH = Patch(
     id="verl.resume-epoch-boundary",
@@ -90,10 +64,8 @@ PATCH = Patch(
     "over before it begins, and a job whose last epoch it is ends with exit code 0, undertrained. That is so "
     "for SFT in all releases, and for RL in verl 0.7 and in main_ppo_sync of verl 0.8. With the patch the "
     "resumed job sees the batches that it would have seen without a break, in their order. verl's other RL "
-    "trainer leaves the state out there from 0.8 on, and repeats the order of the first epoch: it is left at "
-    "that.",
-    evidence="The contract compares the batches of a resumed job with those of one that was not stopped. "
-    "verl#7974, which is open, does the same for SFT.",
+    "trainer, which leaves the state out there from 0.8 on, repeats the order of the first epoch still.",
+    evidence="A resumed job sees the batches of one that was not stopped, as in verl#7974 (open) for SFT.",
     changes=("numbers",),
     met="A resume from a checkpoint of the last step of an epoch, such as of save_freq=after_each_epoch.",
     upstream=("verl-project/verl#7401", "verl-project/verl#5725", "verl-project/verl#7974"),

@@ -1,8 +1,7 @@
 """`verl.resume-lr-schedule`: a job on Megatron goes on with its learning rate schedule where it was saved.
 
 One setting of verl decides both whether the scheduler is loaded and whose hyper-parameters count. It is on
-only while a checkpoint is loaded. The scheduler was made with it off, so it keeps the hyper-parameters of the
-configuration and takes the count of steps.
+only while a checkpoint is loaded: the scheduler, made with it off, takes just the count of steps.
 """
 
 from contextvars import ContextVar
@@ -82,15 +81,13 @@ PATCH = Patch(
     "use_checkpoint_opt_param_scheduler is set, which is off by default: each resume silently starts warm-up "
     "and decay anew, where verl's FSDP backend restores the schedule. With the patch the count of steps is "
     "restored where the optimizer and `extra` are loaded; warm-up, decay and total stay those of the "
-    "configuration, so a job that is extended goes on at its step of the longer schedule. That changes the "
-    "learning rate of a resumed job, unless the rate is constant without warm-up, as is verl's default. Each "
-    "release of Megatron-Core takes the peak and the least rate from the optimizer that is loaded, with the "
-    "patch or without.",
+    "configuration, so a job that is extended goes on at its step of the longer schedule. The learning rate "
+    "of a resumed job changes, unless it is constant without warm-up, as is verl's default. Megatron-Core "
+    "takes the peak and the least rate from the optimizer that is loaded, with the patch or without.",
     opt_in=True,
     evidence="verl's page on checkpoints says that their contents, the learning rate schedule among them, "
-    "mean the same on FSDP and Megatron, and FSDP restores it. verl's page of settings says that the "
-    "scheduler is loaded if use_checkpoint_opt_param_scheduler is set, whose default is False: a job that "
-    "leaves it off may want a new schedule.",
+    "mean the same on FSDP and Megatron, and FSDP restores it. By its page of settings the scheduler is "
+    "loaded if use_checkpoint_opt_param_scheduler is set: without it, a job may want a new schedule.",
     changes=("numbers",),
     met="A resume on Megatron that loads the optimizer and extra without use_checkpoint_opt_param_scheduler, "
     "of a learning rate that is not constant.",

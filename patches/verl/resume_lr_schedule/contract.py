@@ -1,7 +1,6 @@
 """A resumed schedule goes on, by the settings that there are now.
 
-The manager is verl's, the scheduler is Megatron's, and the checkpoint is written to disk and read again. The
-optimizer has nothing but its learning rate.
+The manager is verl's, the scheduler Megatron's, and the checkpoint is on disk. The optimizer is a stand-in.
 """
 
 import math
@@ -18,16 +17,9 @@ from overlay.testing import with_patches
 
 #: What a checkpoint has and a resume loads, as verl's configuration says: a schedule is of `extra`.
 CONTENTS = ("model", "optimizer", "extra")
-
-
 #: Of Megatron's configuration what verl takes out of it, before it writes the rest to a checkpoint.
-Functions = make_dataclass(
-    "Functions",
-    [
-        (f"{name}_func", Any, None)
-        for name in ("finalize_model_grads", "grad_scale", "no_sync", "grad_sync", "param_sync")
-    ],
-)
+_TAKEN_OUT = ("finalize_model_grads", "grad_scale", "no_sync", "grad_sync", "param_sync")
+Functions = make_dataclass("Functions", [(f"{name}_func", Any, None) for name in _TAKEN_OUT])
 
 
 class _Optimizer:
@@ -78,17 +70,15 @@ class _Run:
         self.manager.get_rng_state = self.manager.load_rng_states = lambda *_states, **_options: {}
 
     def go_on(self, steps: int) -> list[float]:
-        """Return the learning rates of the next steps, the first of which is that of now."""
-        found = []
-        for step in range(steps + 1):
-            if step:
-                self.scheduler.step(1)
-            found.append(float(self.manager.optimizer.param_groups[0]["lr"]))
+        """Return the learning rate of now, and those of the next steps."""
+        found = [self.manager.optimizer.param_groups[0]["lr"]]
+        for _ in range(steps):
+            self.scheduler.step(1)
+            found.append(self.manager.optimizer.param_groups[0]["lr"])
         return found
 
 
 def _draw_settings(draw: random.Random) -> dict[str, Any]:
-    """Draw a schedule with a warm-up and a cosine."""
     return {
         "lr": draw.uniform(0.1, 1), "min_lr": draw.uniform(0, 0.05), "lr_warmup_init": 0.0,
         "lr_warmup_steps": draw.randint(1, 20), "total_training_steps": draw.randint(60, 90),
@@ -174,10 +164,7 @@ def _wrong(draw: random.Random, folder: Path) -> str:
 
 
 def _load_with_fsdp(run: _Run, optimizer: _Optimizer, scheduler: Any, folder: Path) -> None:
-    """Load as with Megatron-FSDP, whose reader, of a package that is not here, is stood in for.
-
-    Like that reader with its defaults, it keeps what it was given of anything that the checkpoint has not.
-    """
+    """Load as with Megatron-FSDP, with a stand-in for its reader, which keeps what the checkpoint has not."""
     saved = {"model": {}, "optimizer": optimizer.sharded_state_dict(), "rng_state": {}}
     if scheduler is not None:
         saved["lr_scheduler"] = scheduler.state_dict()

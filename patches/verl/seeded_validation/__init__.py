@@ -27,14 +27,11 @@ PATCH = Patch(
     summary="Validation leaves the process's NumPy generator alone",
     why="verl seeds NumPy's global generator with 42 for each metric that it estimates from several "
     "responses to a prompt. Whatever else draws from it in the trainer's process (a sampler, a reward "
-    "function, an augmentation) therefore draws the same numbers after each validation. With the patch the "
-    "generator is restored, and the metrics are the same to the last bit. Only a job that draws from the "
-    "generator sees other numbers than before.",
-    evidence="The metrics come from verl's own function under verl's own seed, and the contract compares "
-    "them with NumPy's. No release of verl documents that a validation resets the generator.",
+    "function, an augmentation) draws the same numbers after each validation. With the patch the generator "
+    "is restored, and the metrics are the same to the last bit.",
+    evidence="The metrics are verl's own under its own seed, and no release documents the reset.",
     changes=("numbers",),
-    met="Validation with several responses to a prompt, and code in the trainer's process that draws from "
-    "np.random.",
+    met="Validation with several responses to a prompt, and code in the process that draws from np.random.",
     upstream=("verl-project/verl#7260",),
     targets=one_target(
         VERL,

@@ -2,12 +2,11 @@
 
 The trainer hands a global batch to its training client, which gives each rank a contiguous share of the rows.
 While verl's `fit` runs, the client's `train_batch` reorders the rows by the lengths that `fit` has counted.
-From 0.8 on `fit` itself balances if the settings say so. It asks them after the count and before it hands the
-batch over, and there it finds settings that say no.
+From 0.8 on `fit` balances by itself if the settings say so. It asks them between the count and the hand-over,
+and there it finds settings that say no.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -31,22 +30,15 @@ EFFECT = effect(
 
 @around
 def fit(original: Any, self: Any) -> Any:
-    """Balance each batch that the client is handed while the training loop of verl 0.7 runs."""
-    if not _is_on(self.config.trainer):
-        return original(self)
-    client = self.training_client
-    with _attribute(client, "train_batch", _balancing(client)):
-        return original(self)
+    """Balance each batch that the client is handed, and let verl balance nothing itself."""
+    from unittest.mock import patch
 
-
-@around
-def fit_that_balances(original: Any, self: Any) -> Any:
-    """Do so for verl 0.8 and 0.9, and let them balance nothing themselves."""
     if not _is_on(self.config.trainer):
         return original(self)
     client, told = self.training_client, self.config
     untold = _without_balance(told)
-    count, send = self._get_batch_seqlens, _balancing(client)
+    count, send = self._get_batch_seqlens, client.train_batch
+    ranks = max(client._query_dispatch_info("train")) + 1  # noqa: SLF001 -- as verl's trainer asks
 
     # The tracker has been given the settings as they are when the first batch is counted.
     def _get_batch_seqlens(data: Any) -> Any:
@@ -56,38 +48,16 @@ def fit_that_balances(original: Any, self: Any) -> Any:
 
     def train_batch(data: Any) -> Any:
         self.config = told
-        return send(data)
+        return send(_balanced(data, ranks))
 
     try:
         with (
-            _attribute(client, "train_batch", train_batch),
-            _attribute(self, "_get_batch_seqlens", _get_batch_seqlens),
+            patch.object(client, "train_batch", train_batch),
+            patch.object(self, "_get_batch_seqlens", _get_batch_seqlens),
         ):
             return original(self)
     finally:
         self.config = told
-
-
-@contextmanager
-def _attribute(holder: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute of an instance, which itself has to stay: checkpoints are taken through the client."""
-    own = vars(holder)
-    before = (own[name],) if name in own else ()
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        if before:
-            setattr(holder, name, before[0])
-        else:
-            delattr(holder, name)
-
-
-def _balancing(client: Any) -> Callable[[Any], Any]:
-    """Return what hands a batch to the client with its rows in balanced order."""
-    ranks = max(client._query_dispatch_info("train")) + 1  # noqa: SLF001 -- as verl's trainer asks
-    send = client.train_batch
-    return lambda data: send(_balanced(data, ranks))
 
 
 def _without_balance(config: Any) -> Any:
@@ -117,10 +87,7 @@ def _is_on(settings: Any) -> bool:
 
 
 def _balanced(data: Any, ranks: int) -> Any:
-    """Return a TensorDict with its rows in the order in which `ranks` contiguous shares are equal work.
-
-    Rows that do not divide by the ranks stay as they are: verl refuses them when it splits them.
-    """
+    """Return a TensorDict in balanced order, or as it is if the ranks do not divide its rows."""
     import torch
     from verl.utils import tensordict_utils as tu
     from verl.utils.seqlen_balancing import calculate_workload
@@ -137,16 +104,11 @@ def _balanced(data: Any, ranks: int) -> Any:
 def _count(workloads: Sequence[int], order: Sequence[int], ranks: int) -> None:
     """Count a batch, and by how much the rank with most work had more as the batch came."""
     EFFECT.calls += 1
-    if list(order) == sorted(order):
-        return
-    EFFECT.changed += 1
-    size = len(order) // ranks
-    found, given = (
-        most_work(workloads, [rows[start : start + size] for start in range(0, len(order), size)])
-        for rows in (order, range(len(order)))
-    )
-    if found:
-        EFFECT.most_work = max(EFFECT.most_work, given / found)
+    if list(order) != sorted(order):
+        EFFECT.changed += 1
+        found, given = (most_work(workloads, _shares(rows, ranks)) for rows in (order, range(len(order))))
+        if found:
+            EFFECT.most_work = max(EFFECT.most_work, given / found)
 
 
 def balanced_order(workloads: Sequence[int], ranks: int) -> list[int]:
@@ -159,14 +121,18 @@ def balanced_order(workloads: Sequence[int], ranks: int) -> list[int]:
     """
     from overlay.patches._partition.equal import equal_shares
 
-    found = equal_shares(workloads, ranks)
-    size = len(workloads) // ranks
-    given = [list(range(start, start + size)) for start in range(0, len(workloads), size)]
+    found, given = equal_shares(workloads, ranks), _shares(range(len(workloads)), ranks)
+    better = most_work(workloads, found) <= most_work(workloads, given)
     order: list[int] = []
-    for share in min(found, given, key=lambda shares: most_work(workloads, shares)):
+    for share in found if better else given:
         rising = sorted(share, key=lambda index: (workloads[index], index))
         order += rising[::2] + rising[1::2][::-1]
     return order
+
+
+def _shares(rows: Sequence[int], ranks: int) -> list[Sequence[int]]:
+    size = len(rows) // ranks
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def most_work(workloads: Sequence[int], shares: Sequence[Sequence[int]]) -> int:
@@ -175,11 +141,11 @@ def most_work(workloads: Sequence[int], shares: Sequence[Sequence[int]]) -> int:
 
 
 _TRAINER = "verl.trainer.sft_trainer_ray"
-_FIT = f"{_TRAINER}:SFTTrainer.fit"
 _DECORATOR = "verl.single_controller.base.decorator"
 
-#: What every release relies on: how rows come to ranks, how work is estimated, how tokens are counted.
+#: What is replaced, and what that relies on: how rows come to ranks, how work is estimated, what is counted.
 _COMMON = (
+    replaced(f"{_TRAINER}:SFTTrainer.fit", fit),
     f"{_TRAINER}:SFTTrainer._get_batch_seqlens",
     "verl.utils.seqlen_balancing:calculate_workload",
     f"{_DECORATOR}:dispatch_lazy_compute_data_proto",
@@ -198,12 +164,11 @@ PATCH = Patch(
     summary="SFT on Ray: data parallel ranks that get equal work",
     why="verl 0.7's SFT trainer on Ray gives each data parallel rank whatever samples come next, so that all "
     "wait for the rank that drew the long ones. With the patch the rows of each global batch are reordered "
-    "before they are handed out: the same samples, as many for each rank, with work by verl's own estimate "
-    "as equal as swaps can make it, unless trainer.balance_batch is false. verl 0.8 and 0.9 do so "
-    "themselves, but slowly (they count the lengths twice and partition a float tensor), unevenly where few "
-    "samples are far longer than the rest, and by the padding of padded rows; the patch replaces that. The "
-    "SPMD trainer (verl.trainer.sft_trainer) is left alone: each of its ranks has a loader of its own, and "
-    "no length is known before a sample is loaded.",
+    "before they are handed out: as many samples for each rank, with work by verl's own estimate as equal as "
+    "swaps can make it, unless trainer.balance_batch is false. verl 0.8 and 0.9 do so themselves, but slowly "
+    "(they count the lengths twice and partition a float tensor), unevenly where few samples are far longer "
+    "than the rest, and by the padding of padded rows; the patch replaces that. In the SPMD trainer "
+    "(verl.trainer.sft_trainer), which is left alone, each rank has a loader of its own.",
     evidence="verl 0.8.0 balances the ranks of SFT by default (#5679). The contract runs verl's trainer with "
     "the patch and without, and compares samples, gradients and losses.",
     changes=("speed", "numbers"),
@@ -211,13 +176,8 @@ PATCH = Patch(
     upstream=("verl-project/verl#5679",),
     targets=one_target(
         VERL,
-        variant("0.8", *_COMMON, replaced(_FIT, fit_that_balances)),
-        variant(
-            "0.7",
-            *_COMMON,
-            replaced(_FIT, fit),
-            "verl.workers.engine_workers:TrainingWorker.train_batch",
-        ),
+        variant("0.8", *_COMMON),
+        variant("0.7", *_COMMON, "verl.workers.engine_workers:TrainingWorker.train_batch"),
         tells=(_TRAINER,),
     ),
 )

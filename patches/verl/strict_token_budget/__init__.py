@@ -1,9 +1,7 @@
 """`verl.strict-token-budget`: no micro-batch over `max_token_len`, and all ranks agree how many there are.
 
-Number and partitions are settled before verl's `rearrange_micro_batches` runs: it takes the number as
-`min_num_micro_batch`, and the partitions from `get_seqlen_balanced_partitions`. The ranks settle the number
-in verl's own all-reduce of one integer. A rank that cannot go on asks for more micro-batches than anybody has
-samples, and all ranks raise.
+Number and partitions are settled before verl's `rearrange_micro_batches` runs, in verl's own all-reduce of
+one integer. A rank that cannot go on asks for more micro-batches than anybody has samples, and all raise.
 """
 
 import warnings
@@ -19,8 +17,6 @@ from overlay.patch import Patch, around, one_target, replaced, variant
 
 #: The names by which jobs catch and filter what the patch says.
 __all__ = ["PATCH", "TokenBudgetError", "TokenBudgetWarning"]
-
-
 EFFECT = effect(
     __name__,
     "batch",
@@ -52,6 +48,8 @@ class TokenBudgetWarning(UserWarning):
 
 def make_rearrange(original: Any, module: Any) -> Any:
     """Settle number and partitions first, so that the original has nothing to ask the other ranks."""
+    import torch
+
     parameters = signature(original)
     # verl before 0.7.1 has no groups, and asks all ranks if it is given no process group.
     has_groups = "force_group_size" in parameters.parameters
@@ -63,10 +61,17 @@ def make_rearrange(original: Any, module: Any) -> Any:
         given = bound.arguments
         group_size, group = given.get("force_group_size", 1), given["dp_group"]
         asks = given["same_micro_num_in_dp"] and not (has_groups and group is None)
+
+        def agree(own: int) -> int:
+            # As the original asks, so that ranks with the patch and without it understand each other.
+            shared = torch.tensor([own], device=module.get_device_name())
+            module.dist.all_reduce(shared, op=module.dist.ReduceOp.MAX, group=group)
+            return int(shared.item())
+
         settled = settle(
             *measure(given["batch"], module.calculate_workload, group_size),
             cap=int(given["max_token_len"]),
-            agree=_all_reduce(module, group) if asks and module.dist.is_initialized() else int,
+            agree=agree if asks and module.dist.is_initialized() else int,
             divisor=given["num_batches_divided_by"] or 1,
             at_least=given["min_num_micro_batch"] or 1,
             group_size=group_size,
@@ -98,12 +103,8 @@ def measure(
 ) -> tuple[int, int, list[int], list[int]]:
     """Return the number of samples, the tokens of the longest, and tokens and workload of each group.
 
-    Args:
-        batch: With `input_ids`, nested [samples, tokens], or padded to the width of `attention_mask`, which
-            is then the tokens of the longest.
-        workload: Turns tokens per sample into workload per sample, both int64 [samples].
-        group_size: How many samples in a row stay together. There are no groups if it does not divide.
-
+    `input_ids` are nested [samples, tokens], or padded to the width of `attention_mask`, which then is the
+    longest. `workload` is of int64 [samples]. There are no groups if their size does not divide the samples.
     """
     import torch
 
@@ -204,20 +205,6 @@ def settle(
     return found
 
 
-def _all_reduce(module: Any, group: Any) -> Callable[[int], int]:
-    """Return the function that asks the ranks of `group`, or all ranks if that is `None`."""
-
-    def agree(own: int) -> int:
-        import torch
-
-        # As the original asks, so that ranks with the patch and without it understand each other.
-        shared = torch.tensor([own], device=module.get_device_name())
-        module.dist.all_reduce(shared, op=module.dist.ReduceOp.MAX, group=group)
-        return int(shared.item())
-
-    return agree
-
-
 _HOME = "verl.utils.seqlen_balancing"
 
 PATCH = Patch(
@@ -235,9 +222,8 @@ PATCH = Patch(
     "within the limit stays as it is, which the contract compares.",
     changes=("numbers", "memory", "hangs"),
     met="use_dynamic_bsz=True. Where a loss is a sum over the batch, only rounding changes. Where it is a "
-    "mean over each micro-batch, as in the legacy workers (verl 0.6, and 0.7 with use_legacy_worker_impl "
-    "other than disable) and for a critic of verl 0.7 and 0.8 without verl.critic-loss-scale, gradients "
-    "change with the micro-batches.",
+    "mean over each micro-batch (the legacy workers: verl 0.6, and 0.7 with use_legacy_worker_impl other "
+    "than disable; a critic of verl 0.7 and 0.8 without verl.critic-loss-scale) gradients change too.",
     upstream=("verl-project/verl#7553", "verl-project/verl#6735"),
     targets=one_target(
         VERL,

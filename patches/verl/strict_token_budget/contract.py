@@ -9,19 +9,16 @@ from overlay.testing import with_patches, without
 
 
 def wrong(seed: str) -> str:
-    """Return which drawn batch is not in as many micro-batches as was asked for, empty if each is.
-
-    An error of the patch is as good. Raises `RuntimeError` for any other.
-    """
+    """Return which drawn batch is not divided as was asked for, nor refused by the patch."""
     from verl.utils import seqlen_balancing
 
     draw = random.Random(seed)
     known = inspect.signature(seqlen_balancing.rearrange_micro_batches).parameters
-    for case in [
-        {"lengths": [7] * 8, "width": None, "arguments": {"max_token_len": 8}},
-        {"lengths": [30720] * 16, "width": None, "arguments": {"max_token_len": 32768}},
-        *(draw_case(draw) for _ in range(60)),
-    ]:
+    few = [
+        {"lengths": [length] * count, "width": None, "arguments": {"max_token_len": cap}}
+        for length, count, cap in ((7, 8, 8), (30720, 16, 32768))
+    ]
+    for case in [*few, *(draw_case(draw) for _ in range(60))]:
         if not known.keys() >= case["arguments"].keys():
             continue
         found = divide(seqlen_balancing, case)
@@ -33,7 +30,7 @@ def wrong(seed: str) -> str:
 
 
 def alike(seed: str) -> str:
-    """Hold what verl itself divides within the bound to its own micro-batches: those are left as they are."""
+    """Return which batch that verl alone divides within the bound is divided otherwise."""
     from verl.utils import seqlen_balancing
 
     draw = random.Random(seed)
@@ -47,7 +44,7 @@ def alike(seed: str) -> str:
 
 def _draw_lengths(draw: random.Random, cap: int) -> list[int]:
     """Draw the tokens of each sample of a batch, none over `cap`, in one of the ways that are hard."""
-    half = cap // 2
+    half, same = cap // 2, draw.randint(1, cap)
     ways: tuple[Any, ...] = (
         lambda: draw.randint(1, cap),
         lambda: min(cap, int(draw.lognormvariate(0, 1) * cap / 6) + 1),
@@ -55,11 +52,11 @@ def _draw_lengths(draw: random.Random, cap: int) -> list[int]:
         lambda: draw.choice((1, max(1, cap // 3), half + 1, cap)),
         lambda: draw.choice((0, 1, cap)),
         lambda: draw.randint(max(1, half - 2), cap),
+        lambda: same,
+        lambda: cap,
     )
-    count = draw.randint(1, 40)
-    alike = ([draw.randint(1, cap)] * count, [cap] * count, [cap, *[1] * count])
-    chosen = draw.randrange(len(ways) + len(alike))
-    return alike[chosen - len(ways)] if chosen >= len(ways) else [ways[chosen]() for _ in range(count)]
+    count, way = draw.randint(1, 40), draw.choice((*ways, None))
+    return [cap, *[1] * count] if way is None else [way() for _ in range(count)]
 
 
 def draw_case(draw: random.Random) -> dict[str, Any]:

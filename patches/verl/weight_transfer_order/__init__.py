@@ -1,7 +1,4 @@
-"""`verl.weight-transfer-order`: no bucket of weights is read before NCCL has written it.
-
-A broadcast of Ray's returns once its kernel is enqueued, on a stream that no other waits for.
-"""
+"""`verl.weight-transfer-order`: no bucket of weights is read before NCCL has written it."""
 
 from typing import Any
 
@@ -28,10 +25,10 @@ def make_wait(original: Any, module: Any) -> Any:
 PATCH = Patch(
     id="verl.weight-transfer-order",
     summary="Rollout workers read no bucket of weights before NCCL has written it",
-    why="verl's NCCL checkpoint engine takes a broadcast for complete when its kernel has been enqueued. It "
-    "hands the first bucket, which may be the only one, to the inference engine at once. An engine that "
-    "copies on a stream of its own then reads stale memory: wrong weights, with no error. With the patch the "
-    "wait includes the device, which costs one more wait per transfer.",
+    why="verl's NCCL checkpoint engine takes a broadcast for complete when its kernel has been enqueued, on "
+    "a stream that no other waits for, and hands the first bucket to the inference engine at once. An engine "
+    "that copies on a stream of its own then reads stale memory: wrong weights, with no error. With the "
+    "patch the wait includes the device, which costs one more wait per transfer.",
     evidence="verl 0.9.0 waits for the device too before it hands on the first bucket (#7083).",
     changes=("numbers",),
     met="Weights that are sent to separate rollout workers by the checkpoint engine `nccl`.",

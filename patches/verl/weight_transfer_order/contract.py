@@ -1,14 +1,10 @@
-"""Weights are read once the device has written them.
-
-The stand-in for a device finishes nothing before somebody waits for it, and the reader reads at once.
-"""
+"""Weights are read once the device has written them: its stand-in does nothing until somebody waits."""
 
 import asyncio
-import importlib
 import importlib.util
 import random
 import sys
-import types
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
@@ -31,9 +27,7 @@ def wrong(seed: str) -> str:
         sent = list(want.values())
         enqueued: list[tuple[Any, Any]] = []
 
-        def broadcast(
-            bucket: Any, src_rank: int = 0, group_name: str = "", sent: Any = sent, enqueued: Any = enqueued
-        ) -> None:
+        def broadcast(bucket: Any, sent: Any = sent, enqueued: Any = enqueued, **_group: Any) -> None:
             enqueued.append((bucket, sent.pop(0)))
 
         def synchronize(enqueued: Any = enqueued) -> None:
@@ -42,10 +36,9 @@ def wrong(seed: str) -> str:
             enqueued.clear()
 
         said = [{"bucket_meta": {name: _meta(module, name, want[name])}, "length": BUCKET} for name in want]
-        for index, one in enumerate(said):
-            one["is_last"] = index == buckets - 1
+        said = [{**one, "is_last": one is said[-1]} for one in said]
         engine = module.NCCLCheckpointEngine.__new__(module.NCCLCheckpointEngine)
-        socket = types.SimpleNamespace(recv_string=lambda: "topic", recv_pyobj=iter(said).__next__)
+        socket = SimpleNamespace(recv_string=lambda: "topic", recv_pyobj=iter(said).__next__)
         vars(engine).update(rank=1, bucket_size=BUCKET, group_name="group", topic="topic", socket=socket)
         engine.send_buf, engine.recv_buf = (torch.zeros(BUCKET, dtype=torch.uint8) for _ in range(2))
         with (
@@ -65,23 +58,21 @@ async def _received(engine: Any) -> dict[str, Any]:
 
 def _meta(module: Any, name: str, weight: Any) -> Any:
     """Return the description of a weight that is alone in its bucket."""
-    kind = module.TensorMeta
     known = {"name": name, "shape": weight.shape, "dtype": weight.dtype, "offset": 0}
-    if issubclass(kind, dict):  # verl 0.7.1
-        return kind(**known)
-    return kind(**known, chunk_offset=0, chunk_size=weight.nbytes)
+    if not issubclass(module.TensorMeta, dict):  # as in verl 0.7.1
+        known |= {"chunk_offset": 0, "chunk_size": weight.nbytes}
+    return module.TensorMeta(**known)
 
 
 def import_engine() -> Any:
     """Return the module of the engine, with stand-ins for packages that are not installed."""
-    from overlay.compat.verl_imports import stand_in
-
-    stand_in()
     for name, kind in (("cupy", "ndarray"), ("zmq", "Socket")):
         if name not in sys.modules and importlib.util.find_spec(name) is None:
-            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name] = ModuleType(name)
             setattr(sys.modules[name], kind, type(kind, (), {}))
-    return importlib.import_module("verl.checkpoint_engine.nccl_checkpoint_engine")
+    from overlay.compat.verl_imports import imported
+
+    return imported("verl.checkpoint_engine.nccl_checkpoint_engine")
 
 
 CONTRACT = Contract(check=with_patches(wrong, "verl.weight-transfer-order"), before=("verl.protocol",))

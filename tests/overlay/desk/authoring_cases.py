@@ -140,5 +140,5 @@ class Workplace:
         """Prove a patch into a table; return the exit status, why not, and the verdicts of the rows."""
         done = self.overlay("prove", written.id, "--write", table, "--judged", "--json")
         assert done.stdout, done.stderr
-        (one,) = json.loads(done.stdout)["tries"]
-        return done.returncode, one["why"], [row["verdict"] for row in one["rows"]]
+        (one,) = json.loads(done.stdout)["rows"]
+        return done.returncode, "" if one["rows"] else one["why"], [row["verdict"] for row in one["rows"]]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from overlay.errors import SelectionError
 from overlay.model import settings
-from overlay.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 IDS = ["megatron.recompute", "slime.loss-memory", "verl.dynamic-cp-loss", "verl.sft-balance"]
 
@@ -66,15 +61,6 @@ def test_more_ids_than_one_reads_are_not_said() -> None:
         settings.select(ids, environ={"OVERLAY_PATCHES": "qqq"})
 
 
-def test_a_semicolon_gets_a_hint() -> None:
-    with pytest.raises(
-        SelectionError, match="a ';' separates nothing; write commas or spaces between patches"
-    ):
-        settings.select(IDS, "verl.*;slime.*")
-    with pytest.raises(SelectionError, match="write commas or spaces between packs"):
-        settings.packs({"OVERLAY_PACKS": "acme;other"})
-
-
 @pytest.mark.parametrize("patches", [[], [3], [""], ["a b"], 7, ""])
 def test_a_selection_of_the_wrong_kind_is_an_error(patches: Any) -> None:
     with pytest.raises(SelectionError):
@@ -123,21 +109,6 @@ def test_variables_that_are_no_settings_are_named() -> None:
     found = settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})
     assert [line.split(":")[0] for line in found] == ["OVERLAY_PATCH", "OVERLAY_strict", "overlay_log"]
     assert [line.split()[-1] for line in found] == ["OVERLAY_PATCHES?", "OVERLAY_STRICT?", "OVERLAY_LOG?"]
-
-
-def test_a_setting_of_an_earlier_version_is_named_and_deletes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """`OVERLAY_CACHE` named a folder, in which what was old was deleted, whoever had written it."""
-    theirs = tmp_path / "config.json"
-    theirs.write_text("{}")
-    os.utime(theirs, (0, 0))
-    monkeypatch.setenv("OVERLAY_CACHE", str(tmp_path))
-    engine = Engine()
-    assert engine.enable("none").enabled
-    engine.disable()
-    assert capfd.readouterr().err.startswith("overlay: OVERLAY_CACHE: unknown variable, ignored")
-    assert [*tmp_path.iterdir()] == [theirs]
 
 
 def test_companions_go_with_whatever_is_selected() -> None:

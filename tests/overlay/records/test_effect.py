@@ -42,6 +42,12 @@ def test_what_was_never_reached_says_that(counts: Any) -> None:
     assert counts.read() == {"calls": 0, "changed": 0, "over": 0}
 
 
+def test_a_torch_that_is_none_is_not_asked(counts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    counts.calls += 1
+    assert counts.calls == 1
+
+
 def test_what_changed_nothing_says_that(counts: Any) -> None:
     counts.calls = 1200
     assert text(counts) == "looked at 1,200 steps and changed nothing"

@@ -75,18 +75,6 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lock:
     assert lockfile.read(str(path)) == locked
 
 
-def test_what_a_link_leads_to_is_written_and_keeps_its_mode(tmp_path: Path) -> None:
-    kept, link = tmp_path / "kept.lock", tmp_path / "link.lock"
-    kept.write_text("before")
-    kept.chmod(0o640)
-    link.symlink_to(kept)
-    lockfile.save(str(link), example())
-    assert link.is_symlink()
-    assert lockfile.read(str(kept)) == example()
-    assert kept.stat().st_mode & 0o777 == 0o640
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.lock", "link.lock"]
-
-
 def refusal(path: Path, text: str | bytes) -> str:
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(LockError) as caught:
@@ -113,44 +101,29 @@ def test_a_damaged_lock_is_never_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the file has no 'digest'"),
+        ("", "damaged"),
         ("format = 2\n", "was written by a newer overlay (format 2, this one reads 1): upgrade overlay"),
-        ("format = 1\nfuture = 1\n", "the file has no 'digest'"),
+        ("format = 'x'\n", "damaged"),
         ("x = " + "[" * 100_000, "damaged"),
         ("x = {a={b={c={}}}}\n" * 2, "damaged"),
         (b"\xff\xfe", "damaged"),
         ("\x00", "damaged"),
-        ("patch = 7\n", "damaged"),
-        ("patch = [7]\n", "damaged"),
-        ("[[patch]]\n[patch.target]\nx = 1\n", "damaged"),
+        ("format = 1\npatch = 7\n", "damaged"),
+        ("format = 1\npatch = [7]\n", "damaged"),
+        ("format = 1\n[[patch]]\n[patch.target]\nx = 1\n", "damaged"),
         ("#" * (1 << 21), "more than 1048576 bytes"),
-        ("a" + ".a" * 100_000 + " = 1\n", "more than 64 dots"),
-        ("[a" + ".a" * 100_000 + "]\n", "more than 64 dots"),
-        ("format = 0x" + "f" * 6000 + "\n", "damaged"),
-        ("format = -1\n", "damaged"),
-        (lockfile.write(example()).replace("revision = 1", "revision = 0x" + "f" * 6000), "no number"),
-        (lockfile.write(example()).replace("revision = 1", "revision = -1"), "no number"),
     ],
-    ids=range(17),
+    ids=range(11),
 )
 def test_what_is_no_lock_is_refused(tmp_path: Path, text: str | bytes, words: str) -> None:
     assert words in refusal(tmp_path / "x.lock", text)
 
 
-def test_more_than_is_known_is_refused(tmp_path: Path) -> None:
-    for place in ("", "overlay", "pack", "patch", "target"):
-        lock = example()
-        table = {
-            "": lock,
-            "overlay": lock["overlay"],
-            "pack": lock["pack"][0],
-            "patch": lock["patch"][0],
-            "target": lock["patch"][0]["target"][0],
-        }[place]
-        table["command"] = "rm -rf /"
-        text = lockfile.write(lock)
-        assert 'command = "rm' in text
-        assert "unknown key 'command'" in refusal(tmp_path / "x.lock", text)
+def test_what_a_newer_overlay_has_added_is_refused(tmp_path: Path) -> None:
+    """It counts for the digest, as all that a lock says does."""
+    newer = example()
+    newer["digest"] = _lock.digest_of({**_lock.facts(newer), "kernel": "6.1"})
+    assert "damaged" in refusal(tmp_path / "x.lock", lockfile.write({**newer, "kernel": "6.1"}))
 
 
 def test_an_edited_lock_is_refused(tmp_path: Path) -> None:
@@ -165,23 +138,21 @@ def test_two_entries_of_one_patch_are_refused(tmp_path: Path) -> None:
     assert "damaged" in refusal(tmp_path / "x.lock", lockfile.write(_lock.with_digest(lock)))
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, "/dev/zero", tmp_path / "nothing", "a\0b"):
-        with pytest.raises(LockError, match=r"no regular file|cannot be read"):
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nothing", "a\0b"):
+        with pytest.raises(LockError, match=r"cannot be read"):
             lockfile.read(str(path))
 
 
 def test_differences_name_the_site_and_not_the_sum_of_all() -> None:
     other = example()
     target = other["patch"][0]["target"][0]
-    target["sites"] = {"verl.a:f": "abd"}
-    target["source"] = "4" * 64
-    found = _lock.differences(_lock.facts(example()), _lock.facts(other))
-    assert found == ["verl.x: verl source of verl.a:f: locked abc, here abd"]
-    target["version"] = ""
-    found = _lock.differences(_lock.facts(example()), _lock.facts(other))
-    assert "verl.x: verl version: locked 0.8.0, here none" in found
+    target |= {"sites": {"verl.a:f": "abd"}, "source": "4" * 64, "version": ""}
     del other["pack"][0]
-    found = _lock.differences(_lock.facts(example()), _lock.facts(other))
-    assert f"pack acme: content: locked {'1' * 12}, here absent" in found
+    assert _lock.differences(_lock.facts(example()), _lock.facts(other)) == [
+        f"pack acme: content: locked {'1' * 12}, here absent",
+        "pack acme: distribution: locked acme-overlay, here absent",
+        "pack acme: version: locked 4.5, here absent",
+        "verl.x: verl source of verl.a:f: locked abc, here abd",
+        "verl.x: verl version: locked 0.8.0, here none",
+    ]

@@ -118,4 +118,4 @@ def test_only_a_module_gets_what_is_new(upstream: Upstream, enabled: Engines) ->
     engine = enabled(upstream.patch({}, replaced("fakeup.core:Engine.halve", new_function, new=True)))
     core = upstream.load()
     assert not hasattr(core.Engine, "halve")
-    assert "not of a module" in engine.status().patches[0].reason
+    assert "no name of a module" in engine.status().patches[0].reason

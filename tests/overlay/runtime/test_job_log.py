@@ -13,7 +13,7 @@ from overlay import log
 from overlay.model import settings
 from overlay.runtime import job_log
 from overlay.runtime.engine import Engine
-from overlay.runtime.job_log import DRIVER, JobLog
+from overlay.runtime.job_log import DRIVER, JobLog, introduction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
     from fake_upstream import Upstream
 
-INTRODUCED = 'overlay: configuration: {"strict": false}'
+HAS = {
+    "overlay": "0.1.0", "python": "3.11.7", "versions": {"up": "1.2"}, "patches": "all", "selected": 1,
+    "strict": False, "pin": "", "packs": {}, "digest": "0123456789abcdef",
+}  # fmt: skip
+INTRODUCED = (
+    "overlay: configuration: overlay 0.1.0, Python 3.11.7, up 1.2; 1 patch selected, digest 0123456789ab"
+)
 ALONE = "this process: 1 applied"
 
 
@@ -39,7 +45,7 @@ class Job:
         for name in (settings.SAID, "RANK", "LOCAL_RANK", "SLURM_PROCID", "WORLD_SIZE"):
             monkeypatch.setenv(name, "")
             monkeypatch.delenv(name)
-        self.has: dict[str, Any] = {"strict": False}
+        self.has: dict[str, Any] = {**HAS}
         log.set_level("info")
 
     def process(self) -> JobLog:
@@ -59,6 +65,16 @@ def job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     monkeypatch.setattr("atexit.register", lambda _: None)
     yield Job(monkeypatch, capsys)
     log.set_level("info")
+
+
+def test_the_introduction_fits_a_line_and_names_upstreams_first() -> None:
+    whole = introduction({**HAS, "selected": 54, "strict": True, "pin": "overlay.lock"})
+    assert whole.endswith("; 54 patches selected, strict, pinned, digest 0123456789ab")
+    many = {f"package-{number}": "1.2.3+local" for number in range(12)}
+    line = f"overlay: {introduction({**HAS, 'versions': {'up': '1.2', **many}})}"
+    assert len(line) <= 160
+    assert "up 1.2, package-0" in line
+    assert ", ...; 1 patch selected" in line
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from overlay.effect import Figure, effect, told
+
 if TYPE_CHECKING:
     import torch
     from fake_upstream import Engines, Upstream
@@ -113,6 +115,46 @@ def test_compiled_code_runs_the_patch(core: Any, name: str) -> None:
         result.backward()
         assert x.grad is not None
         assert x.grad.item() == 14
+
+
+COUNTED = effect("fake_compiled", "call", Figure(name="most", says="the most", combine="max"))
+
+
+def count_scale(original: Any, module: Any) -> Any:
+    def scale(x: torch.Tensor) -> Any:
+        COUNTED.calls += 1
+        COUNTED.changed += x.numel() > 0
+        COUNTED.changed = COUNTED.changed + (x == 0).sum()
+        COUNTED.most = max(COUNTED.most, x.numel())
+        return original(x) * 100
+
+    return scale
+
+
+@pytest.mark.parametrize("name", ["root", "callee"])
+def test_what_counts_is_compiled_once(upstream: Upstream, enabled: Engines, name: str) -> None:
+    torch.compiler.reset()
+    COUNTED.clear()
+    upstream.write(core=SOURCE)
+    enabled(upstream.patch({"fakeup.core:scale": count_scale}), strict=True)
+    core = upstream.load()
+    graphs = []
+
+    def backend(graph: Any, _inputs: object) -> Any:
+        graphs.append(graph)
+        return graph
+
+    called = {"root": core.scale, "callee": lambda x: core.scale(x) + 0}[name]
+    assert called(torch.ones(2))[0] == 200
+    assert COUNTED.read() == {"calls": 1, "changed": 1, "most": 2}
+    compiled = torch.compile(called, backend=backend, fullgraph=True)
+    for _ in range(20):
+        assert compiled(torch.ones(2))[0] == 200
+    assert len(graphs) == 1
+    # It was reached, and how often is not told.
+    assert COUNTED.read() == {"calls": 2, "most": 2}
+    told_ = told(COUNTED.effect.replace(values=COUNTED.read()))
+    assert told_ == "looked at 2 calls; how many it changed is on the device or in compiled code"
 
 
 def test_enabling_after_compiling_is_seen_too(upstream: Upstream, enabled: Engines) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from fake_upstream import MemoryTree
@@ -174,45 +172,3 @@ def test_a_method_may_be_asked() -> None:
 def test_a_module_that_cannot_be_read_does_not_hold() -> None:
     assert asked("def f(:\n").found.startswith("cannot be checked")
     assert asked("", site="gone:f").found == "does not exist"
-
-
-#: Statements of which some keep a function from its end: all lists of up to three are tried.
-STATEMENTS = (
-    "note()",
-    "if x: return",
-    "end()",
-    "if x: end()",
-    "for y in (1, 2):\n    if x: break",
-    "try:\n    note()\nfinally:\n    if x: return",
-    "def g():\n    return end()",
-    "with note():\n    end()",
-    "x or end()",
-)
-
-
-def test_what_holds_is_what_happens() -> None:
-    """Each function is run: where the condition holds, `end` is called, once and last if that was asked."""
-    held = 0
-    for body in itertools.chain.from_iterable(itertools.product(STATEMENTS, repeat=n) for n in (1, 2, 3)):
-        source = "def f(x):\n" + textwrap.indent("\n".join(body), "    ")
-        for last in (False, True):
-            if not asked(source, last=last).holds:
-                continue
-            held += 1
-            for x in (0, 1):
-                events: list[str] = []
-
-                class Note:
-                    def __enter__(self) -> None: ...
-                    def __exit__(self, *_: object) -> None: ...
-
-                def note(events: list[str] = events) -> Note:
-                    events.append("note")
-                    return Note()
-
-                names: dict[str, Any] = {"end": lambda events=events: events.append("end"), "note": note}
-                exec(compile(source, "f", "exec"), names)  # noqa: S102 -- written above
-                names["f"](x)
-                assert "end" in events, source
-                assert not last or events.index("end") == len(events) - 1, source
-    assert held > 100

@@ -11,7 +11,7 @@ import pytest
 
 from overlay.defect import READ
 from overlay.errors import OverlayError
-from overlay.source import known_defects
+from overlay.source import packs
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import load_patches
 
@@ -28,12 +28,15 @@ DEFECTS = (Defect(id={name!r}, project=VERL, summary="x.", harm="slow", patch={p
 @pytest.fixture
 def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
-    points = [metadata.EntryPoint(name="acme", value="acme_defects", group=known_defects.GROUP)]
-    monkeypatch.setattr(
-        metadata, "entry_points", lambda *, group: points if group == known_defects.GROUP else []
-    )
-    monkeypatch.delitem(sys.modules, "acme_defects", raising=False)
-    return tmp_path / "acme_defects.py"
+    points = [metadata.EntryPoint(name="acme", value="acme_patches", group=packs.GROUP)]
+    monkeypatch.setattr(metadata, "entry_points", lambda *, group: points)
+    for name in [name for name in sys.modules if name.startswith("acme_patches")]:
+        monkeypatch.delitem(sys.modules, name)
+    folder = tmp_path / "acme_patches" / "_defects"
+    folder.mkdir(parents=True)
+    for package in (folder.parent, folder):
+        (package / "__init__.py").write_text("")
+    return folder / "verl.py"
 
 
 def test_a_pack_brings_defects_once_it_is_named(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +73,7 @@ def test_what_a_pack_may_not_bring(
 def test_a_pack_that_cannot_be_loaded_is_named(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack.write_text("import nothing_of_that_name\n")
     monkeypatch.setenv("OVERLAY_PACKS", "acme")
-    with pytest.raises(OverlayError, match="acme_defects cannot be loaded"):
+    with pytest.raises(OverlayError, match=r"acme_patches\._defects cannot be loaded"):
         load_defects(load_patches())
 
 

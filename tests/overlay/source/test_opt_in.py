@@ -68,13 +68,6 @@ def test_a_glob_that_matches_nothing_else_is_an_error_that_names_it(
             two(upstream, engines).enable(terms)
 
 
-def test_what_leaves_one_out_keeps_what_was_named(upstream: Upstream, engines: Callable[..., Engine]) -> None:
-    known = two(upstream, engines).known()
-    for text in ("all,fakeup.reading", "fakeup.reading,fakeup.scale"):
-        left = choose(known, text).without(["fakeup.scale"])
-        assert choose(known, left.split('"')[1]).ids == ALL[:1], left
-
-
 def test_it_is_not_put_in_unless_it_is_named(upstream: Upstream, engines: Callable[..., Engine]) -> None:
     engine = two(upstream, engines)
     for terms, run in (("all", 200), ("all,fakeup.reading", 201), ("fakeup.reading", 3), (None, 200)):

@@ -13,10 +13,8 @@ from fake_upstream import tested as note
 from overlay.patch import Patch, Target, replaced
 from overlay.patch import variant as variant_of
 from overlay.runtime.engine import Engine
-from overlay.source.decide import decide
-from overlay.source.registry import load_patches
 from overlay.source.source import InstalledTree
-from overlay.source.table import Row, Table
+from overlay.source.table import Row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,35 +49,25 @@ def decided(source: MemoryTree) -> Verdict:
     return look(serving(), source, went, on=there())
 
 
-def test_whom_it_serves_is_not_there() -> None:
-    verdict = decided(MemoryTree(FILES))
-    assert verdict.verdict == "not-needed"
-    assert verdict.reason == "it serves other alone, which is not installed"
-    assert verdict.where() == "lib 1.2.0"
-    assert not verdict.loud
-
-
-def test_whom_it_serves_needs_nothing() -> None:
-    verdict = decided(there("2.0", WENT))
-    assert verdict.verdict == "not-needed"
-    assert verdict.reason == "it serves other alone, and other 2.0 needs nothing: it went"
-
-
-@pytest.mark.parametrize(
-    "files", [{"lib/core.py": "def f(x):\n    return -x\n"}, {"lib/core.py": "def f(:\n"}]
-)
-def test_whatever_the_served_target_is_made_on(files: dict[str, str]) -> None:
-    assert decided(MemoryTree({**FILES, **files})).verdict == "not-needed"
-    assert decided(there(**files)).verdict == "unknown-source"
-
-
-def test_whom_it_serves_is_unknown_which_is_loud() -> None:
-    verdict = decided(there(home="def h():\n    return 1\n"))
-    assert verdict.verdict == "unknown-source"
-    assert verdict.reason.startswith("other ")
+def test_it_follows_the_one_that_it_serves() -> None:
+    absent = decided(MemoryTree(FILES))
+    assert absent.reason == "it serves other alone, which is not installed"
+    assert (absent.verdict, absent.loud, absent.where()) == ("not-needed", False, "lib 1.2.0")
+    went = decided(there("2.0", WENT))
+    assert went.verdict == "not-needed"
+    assert went.reason == "it serves other alone, and other 2.0 needs nothing: it went"
+    changed = decided(there(home="def h():\n    return 1\n"))
+    assert changed.verdict == "unknown-source"
+    assert changed.reason.startswith("other ")
     alone = MemoryTree({"other/__init__.py": HOME, "other/VERSION": "1"})
     assert decided(alone).verdict == "not-installed"
     assert decided(there()).verdict == "apply"
+
+
+@pytest.mark.parametrize("core", ["def f(x):\n    return -x\n", "def f(:\n"])
+def test_its_own_source_counts_where_the_one_it_serves_is(core: str) -> None:
+    assert decided(MemoryTree({**FILES, "lib/core.py": core})).verdict == "not-needed"
+    assert decided(there(**{"lib/core.py": core})).verdict == "unknown-source"
 
 
 def test_it_is_left_out_until_the_one_it_serves_is_there(
@@ -108,13 +96,3 @@ def test_it_is_left_out_until_the_one_it_serves_is_there(
         engine.disable()
         __import__("sys").modules.pop("other", None)
     assert "NOT applied" not in capfd.readouterr().err
-
-
-def test_what_megatron_is_asked_by_verl_alone() -> None:
-    subject = load_patches()["megatron.dynamic-cp-names"]
-    for version in ("0.14.0", "0.16.0rc0", "0.16.1", "0.20.0", "?"):
-        files = {
-            "megatron/core/package_info.py": f"MAJOR, x = 0, 1\nMAJOR = '{version}'\n",
-            "megatron/core/parallel_state.py": "def initialize_model_parallel(): pass\n",
-        }
-        assert decide(subject, MemoryTree(files), Table([])).verdict == "not-needed"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -86,48 +84,12 @@ def test_source_that_cannot_be_decoded_or_parsed(upstream: Upstream) -> None:
         InstalledTree().has("fakeup.core:scale")
 
 
-def test_memory_trees_answer_as_folders_do(upstream: Upstream) -> None:
-    files = {
-        str(path.relative_to(upstream.root)): path.read_text()
-        for path in upstream.root.rglob("*")
-        if path.is_file()
-    }
-    memory, folder = MemoryTree(files), InstalledTree(str(upstream.root))
-    for site in (
-        "fakeup",
-        "fakeup.core",
-        "fakeup.core:scale",
-        "fakeup.core:Engine.run",
-        "fakeup.none",
-        "fakeup.core:no",
-    ):
-        assert memory.has(site) == folder.has(site)
-        assert memory.digest(site) == folder.digest(site)
-    assert memory.is_package("fakeup") and folder.is_package("fakeup")  # noqa: PT018
-    assert not memory.is_package("fakeup.core") and not folder.is_package("fakeup.core")  # noqa: PT018
-
-
-SOURCE = "def scale(value):\n    return '\u00e9'\n"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        SOURCE.encode(),
-        b"\xef\xbb\xbf" + SOURCE.encode(),
-        b"# -*- coding: latin-1 -*-\n" + SOURCE.encode("latin-1"),
-        SOURCE.replace("\n", "\r\n").encode(),
-    ],
-    ids=["plain", "mark", "cookie", "crlf"],
-)
-def test_source_is_decoded_in_archives_as_in_folders(upstream: Upstream, data: bytes) -> None:
-    (upstream.root / "fakeup/core.py").write_bytes(data)
-    archive = shutil.make_archive(str(upstream.root / "packed"), "zip", upstream.root, "fakeup")
-    expected = MemoryTree({"m.py": SOURCE}).digest("m:scale")
-    for tree in (InstalledTree(str(upstream.root)), InstalledTree(archive)):
-        assert tree.digest("fakeup.core:scale") == expected
-        assert PROJECT.read_version is not None
-        assert PROJECT.read_version(tree.read) == "1.2.0"
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+def test_source_is_decoded_as_python_does(upstream: Upstream, encoding: str) -> None:
+    source = f"# -*- coding: {encoding.removesuffix('-sig')} -*-\ndef scale(value):\n    return '\u00e9'\n"
+    (upstream.root / "fakeup/core.py").write_bytes(source.encode(encoding))
+    tree = InstalledTree(str(upstream.root))
+    assert tree.digest("fakeup.core:scale") == MemoryTree({"m.py": source}).digest("m:scale")
 
 
 def test_an_archive_without_sources_says_so(tmp_path: Path) -> None:
@@ -191,12 +153,6 @@ def test_metadata_that_an_installer_did_not_finish(
     assert InstalledTree(str(upstream.root)).metadata_version(PROJECT) == version
 
 
-def test_a_version_file_that_is_no_file_is_not_waited_for(upstream: Upstream) -> None:
-    (upstream.root / "fakeup/version.txt").unlink()
-    os.mkfifo(upstream.root / "fakeup/version.txt")
-    assert InstalledTree().read("fakeup/version.txt") is None
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -215,8 +171,8 @@ def test_what_is_imported_is_followed(statement: str) -> None:
     assert tree.chain("m:f") == ["m:f", f"other:{name}"]
 
 
-def test_what_no_import_mentions_is_defined_there_without_parsing(parsed: list[str]) -> None:
-    text = "from other import (g,  # f\n)\nimport sys\ndef f(): pass\nclass A:\n    def f(self): pass\n"
+def test_what_a_module_defines_is_not_imported_and_needs_no_parsing(parsed: list[str]) -> None:
+    text = "from other import (g, h\n)\nasync def f(): pass\nclass A:\n    def f(self): pass\n"
     tree = MemoryTree({"m.py": text})
-    assert (tree.chain("m:A.f"), parsed) == (["m:A.f"], [])
-    assert (tree.chain("m:f"), len(parsed)) == (["m:f"], 1)  # a comment costs a parse
+    assert (tree.chain("m:A.f"), tree.chain("m:f"), parsed) == (["m:A.f"], ["m:f"], [])
+    assert (tree.chain("m:h"), len(parsed)) == (["m:h", "other:h"], 1)

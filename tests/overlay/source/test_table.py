@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from decide_cases import FILES, PROJECT, F, look, never, patch, quiet, rows, tree, variant
+from decide_cases import FILES, F, look, never, patch, quiet, rows, tree, variant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,7 +44,7 @@ def test_the_files_decide_and_nothing_is_parsed() -> None:
     found = decide(PATCH, source, Table([row(tree())]))
     assert (found.verdict, found.targets[0].variant, found.targets[0].version) == ("apply", "1", "1.2.0")
     assert [(one.site, one.digest) for one in found.targets[0].findings] == [(F, tree().digest(F))]
-    assert source._parsed == {}
+    assert source._modules == {}
 
 
 def test_a_source_of_other_files_is_decided_by_its_sites() -> None:
@@ -151,11 +150,11 @@ def test_where_a_name_comes_from_is_told_without_parsing() -> None:
     source = tree()
     Table([row(tree())]).find(PATCH, PATCH.targets[0], source)
     assert source.chain(F) == [F]
-    assert source._parsed == {}
+    assert source._modules == {}
     source = tree(new="from lib.core import f\n")
     Table([row(tree(), imported={F: "lib.new:f"})]).find(PATCH, PATCH.targets[0], source)
     assert source.chain(F) == [F, "lib.new:f"]  # and back again, which ends it
-    assert [*source._parsed] == ["lib.new"]
+    assert [*source._modules] == ["lib.new"]
 
 
 def test_the_first_release_without_a_fault_is_the_one_after_all_that_have_it() -> None:
@@ -174,21 +173,6 @@ def test_the_first_release_without_a_fault_is_the_one_after_all_that_have_it() -
     later = of("apply", "lib==1.11", variant="b")
     assert Table([has, later, free]).first_without("lib.f", "lib") == "2.0"
     assert Table([has, later, free]).first_without("lib.f", "lib", ("1",)) == "1.11"
-
-
-def test_files_are_read_in_their_order(tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "tested.json", tmp_path / "newer.json"
-    (digest,) = row(tree()).on
-    loud = {
-        "patch": "lib.f",
-        "target": PROJECT.name,
-        "verdict": "unknown-source",
-        "on": {digest: ["lib 1.2"]},
-    }
-    ours.write_text(json.dumps({"sources": {}, "rows": [row(tree()).to_dict()]}))
-    theirs.write_text(json.dumps({"rows": [loud]}))
-    assert word(tree(), *read(str(ours)), *read(str(theirs))) == "unknown-source"
-    assert word(tree(), *read(str(theirs)), *read(str(ours))) == "apply"
 
 
 @pytest.mark.parametrize(

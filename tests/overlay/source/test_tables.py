@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import forget, write_files
 
-from overlay.desk.audit.judge import as_patch
 from overlay.runtime.engine import Engine
 from overlay.source import registry
+from overlay.source.judge import as_patch
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import load_patches
 from overlay.source.source import InstalledTree
@@ -88,18 +88,6 @@ def test_a_known_source_is_patched_and_never_parsed(
     engine.enable(strict=True)
     assert upstream.load().scale(1) == 200
     assert parsed == []
-
-
-def test_the_row_of_the_files_decides(
-    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
-) -> None:
-    loud = table(upstream.patch(), verdict="unknown-source", variant="", evidence="its contract fails")
-    engine = engines(beside(loud))
-    verdict = engine.plan().verdicts[0]
-    assert (verdict.verdict, verdict.reason) == ("unknown-source", "its contract fails")
-    engine.enable(strict=False)
-    assert upstream.load().scale(1) == 2
-    assert engine.status().patches[0].state == "skipped"
 
 
 def test_one_byte_more_and_the_sites_are_asked(

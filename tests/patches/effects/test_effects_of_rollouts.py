@@ -108,7 +108,7 @@ def test_masked_gae(monkeypatch: pytest.MonkeyPatch, draw: random.Random) -> Non
     for masks in ([[1, 1], [1]], [[1, *[0] * masked], [0, 1]]):
         masks_ = [torch.tensor(mask) for mask in masks]
         args = SimpleNamespace(kl_coef=0, use_rollout_logprobs=False)
-        token = own._current.set(own._Step(args, {"loss_masks": masks_}, [1.0, 1.0]))
+        token = own._current.set((args, {"loss_masks": masks_}, [1.0, 1.0]))
         try:
             batch([9, 9], [len(mask) for mask in masks], [torch.zeros(len(one)) for one in masks], [], 1, 1)
         finally:

@@ -165,11 +165,13 @@ def test_resume_epoch_boundary() -> None:
         def __iter__(self) -> Any:
             return iter(range(self.at, 3))
 
-    for step in (2, 3):
-        loader = Loader()
-        with fix("verl.resume-epoch-boundary").past_the_end(loader, lambda step=step: step):
-            loader.load_state_dict(step)
-    assert counts.read() == {"calls": 2, "changed": 1}
+    load = fix("verl.resume-epoch-boundary").load(
+        lambda trainer, step: trainer.train_dataloader.load_state_dict(step), NO_MODULE
+    )
+    for noted in ("global_steps", "resume_global_step"):
+        for step in (2, 3):
+            load(SimpleNamespace(train_dataloader=Loader(), **{noted: step}), step)
+    assert counts.read() == {"calls": 4, "changed": 2}
 
 
 def test_critic_loss_scale() -> None:
@@ -180,3 +182,19 @@ def test_critic_loss_scale() -> None:
     loss(SimpleNamespace(), None, data)
     loss(SimpleNamespace(), None, data)
     assert counts.read() == {"changed": 2}
+
+
+def test_known_defects(monkeypatch: pytest.MonkeyPatch) -> None:
+    from overlay.runtime import met
+
+    met_by: list[Any] = []
+    monkeypatch.setattr(met, "meet", lambda *given: met_by.append(given[-1]))
+    counts = counts_of("megatron.known-defects")
+    fix("megatron.known-defects").set_args(lambda args: None, NO_MODULE)(SimpleNamespace(bf16=True))
+    assert counts.read() == {"changed": 1}
+    counts = counts_of("verl.known-defects")
+    log = fix("verl.known-defects").look_up(lambda *_given, **_named: None, NO_MODULE)
+    for config in ({"optim": {"lr": 1}}, None):  # some loggers are given none
+        log(None, "project", config=config)
+    assert counts.read() == {"changed": 1}
+    assert met_by == [[{"bf16": True}], [{"optim.lr": 1, "use_dynamic_bsz": None}]]

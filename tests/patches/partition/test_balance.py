@@ -7,9 +7,10 @@ from typing import Any
 
 from partition_cases import drawing, drawn_costs, drawn_lengths, grown, naive_first_fit, totals
 
-from overlay.patches._partition import capped_partitions, first_fit_count, holds, karmarkar_karp
+from overlay.patches._partition import capped_partitions, holds, karmarkar_karp
 from overlay.patches._partition.balance import exchange, halves, split_largest
 from overlay.patches._partition.level import closer, level
+from overlay.patches._partition.packing import first_fit
 
 
 def test_splitting_is_that_of_slime() -> None:
@@ -98,7 +99,7 @@ def test_parts_under_the_cap_are_closer_together_than_those_of_karmarkar_karp_ov
     draw = drawing("closer")
     for _ in range(6):
         lengths = [max(1, min(16384, int(draw.lognormvariate(7.5, 1)))) for _ in range(2048)]
-        parts = first_fit_count(lengths, 16384)
+        parts = len(first_fit(lengths, 16384))
         plain = karmarkar_karp(lengths, parts, equal_size=False)
         ours = totals(capped_partitions(lengths, parts, 16384), lengths)
         theirs = totals(plain, lengths)

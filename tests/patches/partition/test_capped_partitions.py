@@ -12,13 +12,12 @@ from overlay.patches._partition import (
     capped,
     capped_partitions,
     fewest_parts,
-    first_fit_count,
     holds,
     karmarkar_karp,
 )
 from overlay.patches._partition.balance import split_largest
 from overlay.patches._partition.level import level
-from overlay.patches._partition.packing import first_fit_decreasing, least_parts, worst_fit
+from overlay.patches._partition.packing import first_fit, first_fit_decreasing, least_parts, worst_fit
 
 
 def over(parts: list[list[int]], lengths: list[int], cap: int) -> list[list[int]]:
@@ -64,7 +63,7 @@ def test_contract_on_drawn_lengths(most: int, cases: int) -> None:
     for _ in range(cases):
         lengths, cap = drawn_lengths(draw, most)
         costs = drawn_costs(draw, lengths)
-        needed = first_fit_count(lengths, cap)
+        needed = len(first_fit(lengths, cap))
         fewest = fewest_parts(lengths, cap, costs=costs)
         parts = draw.choice([fewest, needed, draw.randint(fewest, len(lengths))])
         check(lengths, parts, cap, costs)
@@ -94,7 +93,7 @@ def test_the_fewest_parts_and_every_number_above_are_found(most: int, cases: int
     for lengths, cap in [*EDGES, *(drawn_lengths(draw, most) for _ in range(cases))]:
         costs = drawn_costs(draw, lengths)
         fewest = fewest_parts(lengths, cap, costs=costs)
-        assert max(1, least_parts(lengths, cap)) <= fewest <= first_fit_count(lengths, cap)
+        assert max(1, least_parts(lengths, cap)) <= fewest <= len(first_fit(lengths, cap))
         assert fewest <= len(naive_first_fit(sorted(lengths, reverse=True), cap))
         for parts in range(fewest, len(lengths) + 1):
             check(lengths, parts, cap, costs)
@@ -142,7 +141,7 @@ def test_properties_at_the_sizes_of_a_step(count: int) -> None:
             lengths[draw.randrange(count)] = 2 * cap
         costs = [24576 * length + length**2 for length in lengths] if turn > 1 else None
         fewest = fewest_parts(lengths, cap, costs=costs)
-        needed = min(first_fit_count(lengths, cap), len(first_fit_decreasing(lengths, cap)))
+        needed = min(len(first_fit(lengths, cap)), len(first_fit_decreasing(lengths, cap)))
         assert least_parts(lengths, cap) <= fewest <= needed
         for parts in (fewest, fewest + draw.randint(1, count - fewest) // 4):
             found = capped_partitions(lengths, parts, cap, costs=costs)
@@ -159,7 +158,7 @@ def test_flops_are_closer_together_than_first_fit_alone_leaves_them() -> None:
     for _ in range(3):
         lengths = [max(1, min(16384, int(draw.lognormvariate(7.5, 1)))) for _ in range(1024)]
         costs = [24576 * length + length**2 for length in lengths]
-        needed = first_fit_count(lengths, 16384)
+        needed = len(first_fit(lengths, 16384))
         first = split_largest(naive_first_fit(lengths, 16384), needed, costs)
         level(first, lengths, 16384, costs)
         worst = worst_fit(lengths, needed, 16384, costs)
@@ -208,4 +207,4 @@ def test_the_contract_told() -> None:
 def test_no_samples_need_a_part_all_the_same() -> None:
     assert fewest_parts([], 8) == 1
     assert fewest_parts([], 8, at_least=4) == 4
-    assert first_fit_count([], 8) == 0
+    assert len(first_fit([], 8)) == 0

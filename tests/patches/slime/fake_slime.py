@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from overlay.patches._partition import first_fit_count, karmarkar_karp
+from overlay.patches._partition import karmarkar_karp
+from overlay.patches._partition.packing import first_fit
 
 
 class FakeSlime(ModuleType):
@@ -36,7 +37,7 @@ class FakeSlime(ModuleType):
         self.model = [SimpleNamespace(config=SimpleNamespace(microbatch_group_size_per_vp_stage=group))]
 
         def get_minimum_num_micro_batch_size(total_lengths: list[int], max_tokens_per_gpu: int) -> int:
-            return first_fit_count(total_lengths, max_tokens_per_gpu)
+            return len(first_fit(total_lengths, max_tokens_per_gpu))
 
         def get_seqlen_balanced_partitions(
             seqlen_list: list[int], k_partitions: int, equal_size: bool

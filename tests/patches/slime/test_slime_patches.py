@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlay import log
-from overlay.patches._partition import first_fit_count, holds
+from overlay.patches._partition import holds
+from overlay.patches._partition.packing import first_fit
 from overlay.patches._slime_step import current
 from overlay.patches.slime import capped_partitions, vpp_ceiling
 from overlay.patches.slime.capped_partitions import make_iterator, make_pack, make_split
@@ -90,7 +91,7 @@ def test_the_number_is_a_multiple_or_every_rank_says_why(
     plain = FakeSlime(ranks, stages=2, group=group, up=up).run(budget)
     found = FakeSlime(ranks, stages=2, group=group, up=up).put_in(**makers).run(budget)
     samples = len(ranks[0])
-    needed = max(first_fit_count(lengths, budget) for lengths in ranks)
+    needed = max(len(first_fit(lengths, budget)) for lengths in ranks)
     if any(isinstance(each, Exception) for each in found):
         assert samples < group or (up and -(-needed // group) * group > samples)
         assert len({str(each) for each in found}) == 1
@@ -186,7 +187,7 @@ def test_rounding(lengths: list[int], count: int, group: int, down: int, up: int
 
 
 def test_slime_0_1_is_told_the_context_parallel_size_and_aligns_virtual_stages_only() -> None:
-    count = vpp_ceiling.count(lambda lengths, most, size: first_fit_count(lengths, most * size), NO_MODULE)
+    count = vpp_ceiling.count(lambda lengths, most, size: len(first_fit(lengths, most * size)), NO_MODULE)
     config = vpp_ceiling.config(lambda model: model.config, NO_MODULE)
     model = SimpleNamespace(config=SimpleNamespace(microbatch_group_size_per_vp_stage=4))
     assert count([60] * 3, 50, 2) == 3

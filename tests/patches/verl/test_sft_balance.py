@@ -192,7 +192,7 @@ class Trainer:
 @pytest.fixture
 def fit(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sft_balance, "_balanced", lambda data, ranks: (data, ranks))
-    return sft_balance.fit_that_balances(Trainer.fit, SimpleNamespace())  # type: ignore[arg-type]
+    return sft_balance.fit(Trainer.fit, SimpleNamespace())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("settings", [{"balance_batch": True}, {}])
@@ -240,14 +240,3 @@ def test_attributes_of_the_instances_themselves_are_put_back(fit: Any) -> None:
     assert sent == [(0, 2), (1, 2), (2, 2)]
     assert vars(client)["train_batch"] is send
     assert vars(trainer)["_get_batch_seqlens"] is count
-
-
-def test_on_verl_0_7_nothing_but_the_batches_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sft_balance, "_balanced", lambda data, ranks: (data, ranks))
-    fit = sft_balance.fit(Trainer.fit, SimpleNamespace())  # type: ignore[arg-type]
-    trainer = Trainer(balance_batch=True, fail_at=2)
-    with pytest.raises(RuntimeError):
-        fit(trainer)
-    assert trainer.training_client.sent == [(0, 2), (1, 2)]
-    assert trainer.told == [True] * 5
-    assert "train_batch" not in vars(trainer.training_client)

@@ -35,15 +35,6 @@ def test_a_missed_target_is_said_and_what_cannot_be_measured_is_a_failure(
     assert "broken could not be measured: no verl here" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["fast"], ["--turns", "0"]])
-def test_bench_refuses_what_it_does_not_know(
-    bench: Any, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        bench.main(arguments)
-    assert "error:" in capsys.readouterr().err
-
-
 def test_bench_measures_patches_that_are_applied() -> None:
     names = [row.name for row in _call.measure(1)]
     assert len(names) == 5

@@ -116,20 +116,6 @@ def test_what_is_not_as_claimed_is_said(alone: Any, ours: Any, said: list[str]) 
     assert [line.partition(", where")[0] for line in found] == said
 
 
-def test_cases_of_one_selection_share_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def start(_image: Path, patches: str, cases: list[Case], *_: Any) -> dict[str, slime_step.Row]:
-        asked.append((patches, [case.name for case in cases]))
-        return {case.name: slime_step.Row(case, "right") for case in cases}
-
-    monkeypatch.setattr(slime_step, "_run", start)
-    cases = [Case(name, {}, (), select=select) for name, select in (("a", "x"), ("b", "y"), ("c", "x"))]
-    assert list(slime_step.run(Path(), "overlay", cases, 1)) == ["a", "b", "c"]
-    assert list(slime_step.run(Path(), "plain", cases, 1)) == ["a", "b", "c"]
-    assert asked == [("x", ["a", "c"]), ("y", ["b"]), ("", ["a", "b", "c"])]
-
-
 @pytest.mark.parametrize(("said", "status"), [([], 0), (["it is off"], 1)])
 def test_the_exit_status_says_whether_all_is_as_claimed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: list[str], status: int

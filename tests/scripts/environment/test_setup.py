@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import threading
 import zipfile
@@ -35,7 +33,7 @@ class Checkout(setup.Layout):
         path = self.cache / "uv==1" / "bin" / "uv"
         path.parent.mkdir(parents=True, exist_ok=True)
         told = f'cat "{self.record}" - >> "{self.root}/records" </dev/null; echo "$*" >> "{self.root}/told"'
-        made = f'mkdir -p "{self.venv}/bin"; ln -sf "{sys.executable}" "{self.python}"'
+        made = f'rm -rf "{self.venv}"; mkdir -p "{self.venv}/bin"; ln -sf "{sys.executable}" "{self.python}"'
         path.write_text(f"#!/bin/sh\n{told}\ncase $1 in venv) {made};; pip) {installing or ':'};; esac\n")
         path.chmod(0o755)
 
@@ -104,7 +102,6 @@ def test_one_that_is_half_made_or_was_moved_is_made_anew(
     assert not (checkout.venv / "old").exists()
     assert ("moved" if record else "did not end") in capsys.readouterr().err
     assert setup.is_current(checkout)
-    assert not list(checkout.root.glob(".venv-discarded-*"))
 
 
 @pytest.mark.parametrize(("ends", "error"), [("exit 2", setup.SetupError), ("kill -9 $$", SystemExit)])
@@ -152,32 +149,6 @@ def test_a_tool_inherits_the_lock(checkout: Checkout) -> None:
     assert str(checkout.cache / "environment.lock") in checkout.told()
 
 
-def test_the_lock_waits_for_another_process_and_survives_its_death(
-    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = (
-        "import fcntl, os, sys, time\n"
-        "fcntl.flock(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)\n"
-        "print('held', flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    words = [sys.executable, "-c", code, str(checkout.cache / "environment.lock")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        said: list[str] = []
-
-        # It is killed when somebody waits for it, whenever that is.
-        def say(text: str) -> None:
-            said.append(text)
-            holder.kill()
-
-        monkeypatch.setattr(setup, "say", say)
-        with setup.locked(checkout):
-            assert holder.wait() == -signal.SIGKILL
-    assert [text.partition(", ")[2] for text in said] == ["waiting for it"]
-
-
 def test_settings_for_other_environments_are_out_of_the_way(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,12 +188,11 @@ def test_pip_installs_uv_where_the_path_has_it_only_if_pip_cannot(
         )
         wheel.writestr("uv-1.dist-info/RECORD", "")
     env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
-    with (tmp_path / "lock").open("w") as lock:
-        monkeypatch.setattr("environment.setup.shutil.which", lambda name: None)
-        with pytest.raises(setup.SetupError, match="could not install uv"):
-            setup.find_uv(checkout, env, lock.fileno())
-        monkeypatch.setattr("environment.setup.shutil.which", lambda name: f"/opt/{name}")
-        assert setup.find_uv(checkout, env, lock.fileno()) == "/opt/uv"
-        made = setup.find_uv(checkout, {**env, "PIP_FIND_LINKS": str(tmp_path)}, lock.fileno())
+    monkeypatch.setattr("environment.setup.shutil.which", lambda name: None)
+    with pytest.raises(setup.SetupError, match="could not install uv"):
+        setup.find_uv(checkout, env)
+    monkeypatch.setattr("environment.setup.shutil.which", lambda name: f"/opt/{name}")
+    assert setup.find_uv(checkout, env) == "/opt/uv"
+    made = setup.find_uv(checkout, {**env, "PIP_FIND_LINKS": str(tmp_path)})
     assert made == str(checkout.cache / "uv==1" / "bin" / "uv")
     assert Path(made).read_text() == "#!/bin/sh\n"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from fake_upstream import PROJECT, write_files
 
 from overlay.desk.prove.forked import HOLDS, WRONG
-from overlay.desk.prove.rows import text_of
 from overlay.model.settings import ALONE
 from overlay.patch import Contract, Patch, one_target, replaced, variant
 from overlay.source.table import NAME, Row
@@ -202,10 +200,3 @@ def test_what_is_printed_has_a_cell_for_each_source_and_what_has_had_its_day() -
     assert [row[PATCH.id] for row in table.values()] == ["apply", "not-needed", "not-needed"]
     assert {row[other.id] for row in table.values()} == {"unknown-source"}
     assert _support_print.over(table, patches, listed) == [PATCH.id]
-
-
-def test_a_table_has_a_line_for_each_row() -> None:
-    text = text_of({"two": {"date": "2026-02-01"}}, [ROW, ROW], {})
-    assert len([line for line in text.splitlines() if line.startswith('{"patch"')]) == 2
-    assert '"imported"' not in text
-    assert json.loads(text)["mutants"] == {}

@@ -37,20 +37,10 @@ def shelf(tmp_path: Path) -> Path:
 
 def fetch(shelf: Path, *requirements: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [
-            sys.executable,
-            str(inside.__file__),
-            "records.fetch",
-            "--cache",
-            str(shelf.parent / "cache"),
-            *requirements,
-        ],
+        [*FETCH, "--cache", str(shelf.parent / "cache"), *requirements],
         env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(shelf)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 def test_a_release_is_unpacked_and_the_second_run_needs_no_index(shelf: Path) -> None:

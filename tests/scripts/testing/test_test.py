@@ -21,8 +21,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     module: Any = suite
     module.calls = []
     monkeypatch.setattr(module, "ruff", lambda root, *arguments: module.calls.append(arguments[0]) or 0)
-    monkeypatch.setattr(module, "imports", lambda root: module.calls.append("imports") or 0)
-    monkeypatch.setattr(module, "mypy", lambda root: (1, "one.py:1: error\n"))
+    monkeypatch.setattr(module, "typed_tree", lambda root: root)
+    monkeypatch.setattr(module, "imports", lambda *_: module.calls.append("imports") or 0)
+    monkeypatch.setattr(module, "mypy", lambda *_: (1, "one.py:1: error\n"))
     monkeypatch.setattr(module, "suites", lambda root: module.calls.append("suites") or 1)
     monkeypatch.setattr(module.os, "chdir", lambda path: None)
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import overlay
 from overlay.model.marks import ORIGINAL, OWNER
-from overlay.runtime.live_site import current, function_of
+from overlay.runtime.sites import current, function_of
 from overlay.source.registry import load_patches
 
 if TYPE_CHECKING:

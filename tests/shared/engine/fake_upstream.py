@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from overlay.desk.prove.rows import row_of
 from overlay.patch import Patch, Project, Target, Variant, replaced, variant
 from overlay.source.source import InstalledTree, Tree
-from overlay.source.table import Row, Table, Tables
+from overlay.source.table import Row, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,9 +79,9 @@ PATCH = Patch(id="{id}", revision=1, summary="s", why="w", upstream=(), targets=
 TESTED: list[Row] = []
 
 
-def tables() -> Tables:
+def tables() -> Table:
     """Return the table of a test, as it is when it is asked."""
-    return Tables(lambda _: Table(TESTED))
+    return Table(load=lambda _: TESTED)
 
 
 def tested(patch: Patch, tree: Tree, name: str = "here") -> None:  # noqa: PT028 -- no test

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from order_world import Subject
 
 from overlay.model.marks import OWNER
-from overlay.runtime.live_site import current, function_of
+from overlay.runtime.sites import current, function_of
 from overlay.source.registry import load_patches
 from overlay.source.registry import tables as shipped
 

@@ -21,14 +21,14 @@ from forked import in_a_child
 from overlay.model.marks import OWNER
 from overlay.patch import replaced
 from overlay.runtime.engine import Engine
-from overlay.runtime.live_site import current, function_of
+from overlay.runtime.sites import current, function_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from overlay.patch import Patch
-    from overlay.source.table import Tested
+    from overlay.source.table import Table
 
 MODULE = "fakeup.core"
 CORE = '''
@@ -136,7 +136,7 @@ class Subject:
     aliases: tuple[str, ...] = ("alias",)
     consumer = CONSUMER
 
-    def __init__(self, patches: dict[str, Patch], table: Tested | None = None) -> None:
+    def __init__(self, patches: dict[str, Patch], table: Table | None = None) -> None:
         """Take patches, and what they were tested on: of the fake upstream as its tests say."""
         self.patches = patches
         self.table = table if table is not None else tables()

@@ -74,15 +74,9 @@ def _cases(world: int) -> list[Case]:
         ("experts, alone", experts, functools.partial(_experts, run_sft, **_batch(draw, world, 1))),
         ("experts, outputs", experts, _mixed(_experts, run_outputs, **two)),
         ("experts, z-loss", experts, functools.partial(_z_loss, draw)),
-        ("experts, balanced", experts, functools.partial(_balanced, world)),
-        ("experts, refused", experts, functools.partial(_refused, draw, world)),
-        ("steps, experts, distributed", experts, _mixed(_steps, draw, world, EXPERTS, distributed=True)),
-        ("steps, dense, distributed", flat, _mixed(_steps, draw, world, plain, distributed=True)),
-        (
-            "steps, adapters, distributed",
-            flat,
-            _mixed(_steps, draw, world, plain, distributed=True, low=True),
-        ),
+        ("steps, experts", experts, _mixed(_steps, draw, world, EXPERTS)),
+        ("steps, dense", flat, _mixed(_steps, draw, world, plain)),
+        ("steps, adapters", flat, _mixed(_steps, draw, world, plain, low=True)),
         ("adapters", flat, _mixed(_low_rank, **two)),
         ("bfloat16", flat, _mixed(_short, short, **two)),
         ("by number", flat, functools.partial(run_sft, **one, shape=plain)),
@@ -99,7 +93,6 @@ def _interleaved(draw: random.Random) -> list[Case]:
     return [
         ("interleaved, sft", layout, functools.partial(run_sft, **both, shape=shape)),
         ("interleaved, outputs", layout, functools.partial(run_outputs, **both, shape=shape)),
-        ("interleaved, refused", layout, functools.partial(_crossed, shape)),
     ]
 
 
@@ -216,84 +209,6 @@ def _loss_of(exact: dict[str, torch.Tensor], batch: Any) -> torch.Tensor:
     return cpu_reference.token_mean_loss(batch["loss_mask"].unbind())(outputs)
 
 
-def _balanced(world: int) -> dict[str, Any]:
-    """Return how far gradients of the same batch are apart by who shares sequences, past the refusal.
-
-    With a balancing loss, and without.
-    """
-    found: dict[str, Any] = {}
-    for kind in ("none", "aux_loss"):
-        alone, *shared = (_planned(world, size, kind) for size in (1, 2, world))
-        found[kind] = max(cpu_engine.compare(one, alone)[1] for one in shared)
-    return found
-
-
-def _planned(world: int, size: int, kind: str) -> dict[str, torch.Tensor]:
-    """Return the gradients of as many sequences as ranks, each shared by so many of them."""
-    plan = tuple((start, size, tuple(range(start, start + size))) for start in range(0, world, size))
-    engine = cpu_engine.build_engine(cap=2 * world, seed=seed(), shape=EXPERTS, transformer=_auxiliary(kind))
-    weights = cpu_engine.weights_of(engine)
-    with _clear(lambda: weights):
-        batch = cpu_engine.random_batch([2 * world] * world, seed=seed() + 6)
-    with (
-        replaced(dynamic_cp_loss, "refuse", lambda *_given: None),
-        replaced(dynamic_cp_loss, "make_plan", lambda *_given: plan),
-    ):
-        cpu_engine.train(engine, batch, SFT)
-    return {name: value.double() for name, value in cpu_engine.gradients_of(engine).items()}
-
-
-def _auxiliary(kind: str | list[str]) -> dict[str, Any]:
-    weight: Any = 0.5 if isinstance(kind, str) else [0.0, 0.5]
-    return {"moe_router_load_balancing_type": kind, "moe_aux_loss_coeff": weight}
-
-
-def _refused(draw: random.Random, world: int) -> dict[str, Any]:
-    """Return the errors that the auxiliary losses raise, and what is not refused."""
-    batch = cpu_engine.random_batch([3] * world, seed=draw.randrange(2**31))
-    told: dict[str, dict[str, Any]] = {
-        **{kind: _auxiliary(kind) for kind in ("aux_loss", "seq_aux_loss", "global_aux_loss")},
-        "two of them": _auxiliary(["seq_aux_loss", "aux_loss"]),
-        "without weight": {**_auxiliary("aux_loss"), "moe_aux_loss_coeff": 0.0},
-    }
-    found = {}
-    for name, settings in told.items():
-        engine = cpu_engine.build_engine(cap=CAP, seed=seed(), shape=EXPERTS, transformer=settings)
-        found[name] = _error(engine, batch)
-    engine = cpu_engine.build_engine(
-        cap=CAP, seed=seed(), shape=EXPERTS, per_token_loss=True, transformer={"moe_z_loss_coeff": 0.1}
-    )
-    found["z-loss per token"] = _error(engine, batch)
-    engine = cpu_engine.build_engine(
-        cap=CAP, seed=seed(), shape=EXPERTS, transformer=_auxiliary("aux_loss"), forward_only=True
-    )
-    found["never trained"] = _error(engine, batch, cpu_engine.infer)
-    return found
-
-
-def _error(engine: Any, batch: Any, run: Callable[..., Any] = cpu_engine.train) -> list[str]:
-    try:
-        run(engine, batch.clone(), SFT)
-    except NotImplementedError as error:
-        return [type(error).__name__, str(error)]
-    return ["nothing", ""]
-
-
-def _crossed(shape: cpu_engine.Shape) -> dict[str, Any]:
-    """Return the errors of two pipeline ranks that would take each other's messages for others."""
-    batch = cpu_engine.random_batch([3] * 4, seed=seed(), micro_batch_size_per_gpu=2)
-    found = {}
-    for name, batched in (("batched", True), ("one by one", False)):
-        how = {"overlap_p2p_comm": False, "batch_p2p_comm": batched}
-        engine = cpu_engine.build_engine(cap=CAP, seed=seed(), shape=shape, transformer=how)
-        found[name] = _error(engine, batch)
-    engine = cpu_engine.build_engine(
-        cap=CAP, seed=seed(), shape=shape, transformer={"overlap_p2p_comm": False}, forward_only=True
-    )
-    found["never trained"] = _error(engine, batch, cpu_engine.infer)
-    return found
-
-
 # --- optimizer, adapters, bfloat16 ---
 
 
@@ -352,13 +267,11 @@ def _short(shape: cpu_engine.Shape, *, lengths: list[int], cap: int, **settings:
     return judged(engine, output, reference, loss, [], rounding=rounding)
 
 
-def _steps(
-    draw: random.Random, world: int, shape: cpu_engine.Shape, *, distributed: bool, low: bool = False
-) -> dict[str, Any]:
-    """Train some steps with Megatron's optimizer and verl's hooks, and compare weights and norms."""
+def _steps(draw: random.Random, world: int, shape: cpu_engine.Shape, *, low: bool = False) -> dict[str, Any]:
+    """Train some steps with Megatron's distributed optimizer and verl's hooks; compare weights and norms."""
     ddp = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "bucket_size": BUCKET}
     engine = cpu_engine.build_engine(
-        cap=CAP, seed=seed(), shape=shape, ddp=ddp if distributed else {}, adapt=_adapt if low else None
+        cap=CAP, seed=seed(), shape=shape, ddp=ddp, adapt=_adapt if low else None
     )
     config = OptimizerConfig(
         optimizer="adam",
@@ -366,7 +279,7 @@ def _steps(
         adam_eps=EPSILON,
         weight_decay=0.0,
         clip_grad=CLIP,
-        use_distributed_optimizer=distributed,
+        use_distributed_optimizer=True,
     )
     optimizer = get_megatron_optimizer(config, engine.module, use_gloo_process_groups=False)
     register_megatron_training_hooks(engine.module, optimizer)

@@ -6,11 +6,12 @@ from `OVERLAY_TEST_SEED`, which the test sets and reports; all ranks draw the sa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import inspect
 import os
 import random
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,6 @@ from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cpu_policy_step import run_ppo
 from overlay.compat.cpu_steps import run_outputs, run_sft, seed
 from overlay.compat.cuda_on_cpu import replaced
-from overlay.patches._dynamic_cp.plan import allowed_sizes
 from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 from overlay.patches.verl.dynamic_cp_loss.contract.cases import flat_cases, mixed_batch, run_roles
 
@@ -34,35 +34,25 @@ if TYPE_CHECKING:
 Case = tuple[str, int, int, "Callable[[], Any]"]
 
 
+#: Tensor and pipeline parallel sizes, and whether sequences are parallel too.
+LAYOUTS = {"pipeline": (1, 2, False), "tensor": (2, 1, False), "sequence": (2, 1, True)}
+
+
 def cases(world: int) -> list[Case]:
     """Return the cases for a world of this size, by layout."""
-    flat: list[Case] = [(name, 1, 1, case) for name, case in _flat_cases(world)]
-    if world == 4:
-        flat += [(name, 1, 1, functools.partial(run_sft, **case)) for name, case in TABLE.items()]
-        flat += [(f"pipeline/{name}", 1, 2, case) for name, case in _model_parallel_cases()]
-    if world in (6, 8):
-        flat += [(f"tensor/{name}", 2, 1, case) for name, case in _model_parallel_cases()]
-    if world in (4, 6):
-        shared = _model_parallel_cases(sequence_parallel=True)
-        flat += [(f"sequence/{name}", 2, 1, case) for name, case in shared]
-    return flat
-
-
-#: The cases that were measured upstream, on 4 ranks.
-_C2, _C1 = [5, 9, 4, 7, 3, 6, 8, 4], [5, 3, 4, 2, 3, 6, 6, 4]
-TABLE: dict[str, dict[str, Any]] = {
-    "table/C 2": {"lengths": _C2, "cap": 6},
-    "table/C 1": {"lengths": _C1, "cap": 6},
-    "table/C 2 and 1": {"lengths": _C2 + _C1, "cap": 6, "micro_batch_size_per_gpu": 8},
-    "table/few": {"lengths": [20, 3], "cap": 6},
-    "table/uneven": {"lengths": [5, 4, 3, 4, 2], "cap": 6},
-}
+    found: list[Case] = [(name, 1, 1, case) for name, case in _flat_cases(world)]
+    for kind, (tensor, pipeline, shared) in LAYOUTS.items() if world > 2 else ():
+        found += [
+            (f"{kind}/{name}", tensor, pipeline, case)
+            for name, case in _model_parallel_cases(sequence_parallel=shared)
+        ]
+    return found
 
 
 def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
     draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/{world}")
     mixed = mixed_batch(world)
-    named: list[tuple[str, Callable[[], Any]]] = [
+    return [
         *flat_cases(draw, world),
         ("one sequence", functools.partial(run_sft, lengths=[3 * world], cap=4)),
         ("fewer sequences than ranks", functools.partial(run_sft, lengths=[3] * (world - 1), cap=4)),
@@ -81,18 +71,10 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
             "ppo seq-mean-token-mean",
             functools.partial(run_ppo, draw, "seq-mean-token-mean", entropy=0.3, kl=0.7),
         ),
-        ("groups", _groups),
         ("collectives in training", functools.partial(_collectives, **mixed)),
-        ("signatures", _signatures),
-        ("start", _start),
         ("refusals", _refusals),
-        ("off, passed through", _passed_through),
+        ("off", _off),
     ]
-    if world in (2, 6):  # a power of two, and none; putting the patches in anew takes long
-        named.append(("off, untouched", _untouched))
-    if world == 2:
-        named.append(("ranks that differ", _differing))
-    return named
 
 
 def _model_parallel_cases(*, sequence_parallel: bool = False) -> list[tuple[str, Callable[[], Any]]]:
@@ -139,39 +121,17 @@ def _too_long(*, sequence_parallel: bool = False) -> dict[str, Any]:
     return run_sft(lengths=lengths, cap=4, sequence_parallel=sequence_parallel, micro_batch_size_per_gpu=1)
 
 
-def _groups() -> dict[str, Any]:
-    """Ask the stand-in for a group of every size, and return who is in it, or what asking raises."""
-    found: dict[str, Any] = {"sizes": {}, "agree": True}
-    ranks = dist.get_world_size()
-    for size in range(1, 2 * ranks + 1):
-        try:
-            group = mpu.get_dynamic_data_context_parallel_groups(group_size=size)
-        except KeyError:
-            continue
-        found["sizes"][size] = dist.get_process_group_ranks(group)
-    for count in range(1, 100):
-        same = cpu_engine.group_sizes(count) == list(allowed_sizes(count))
-        found["agree"] = found["agree"] and same
-    return found
-
-
 def _collectives(*, lengths: list[int], cap: int, **settings: Any) -> dict[str, Any]:
     """Count, by name, the collectives of the data parallel group that a training batch starts in verl."""
     counted: dict[str, int] = {}
     group = mpu.get_data_parallel_group()
 
-    def counting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+    def counting(name: str) -> Callable[..., Any]:
+        original = getattr(dist, name)
 
         def count(*args: Any, **kwargs: Any) -> Any:
-            caller = inspect.currentframe()
-            assert caller is not None
-            assert caller.f_back is not None
-            module = caller.f_back.f_globals.get("__name__", "")
-            if (
-                signature.bind(*args, **kwargs).arguments.get("group") is group
-                and "megatron.core" not in module
-            ):
+            of_megatron = "megatron.core" in sys._getframe(1).f_globals.get("__name__", "")
+            if not of_megatron and any(one is group for one in (*args, *kwargs.values())):
                 counted[name] = counted.get(name, 0) + 1
             return original(*args, **kwargs)
 
@@ -179,75 +139,14 @@ def _collectives(*, lengths: list[int], cap: int, **settings: Any) -> dict[str, 
 
     engine = cpu_engine.build_engine(cap=cap)
     batch = cpu_engine.random_batch(lengths, seed=seed(), **settings)
-    names = ("all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast")
-    before = {name: getattr(dist, name) for name in names}
-    try:
-        for name, original in before.items():
-            setattr(dist, name, counting(name, original))
+    with contextlib.ExitStack() as watching:
+        for name in ("all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast"):
+            watching.enter_context(replaced(dist, name, counting(name)))
         output = cpu_engine.train(engine, batch, functools.partial(sft_loss, None))
-    finally:
-        for name, original in before.items():
-            setattr(dist, name, original)
     return {"counted": counted, "model outputs": sorted(output["model_output"])}
 
 
-def _sites() -> list[tuple[str, Any, str]]:
-    """Return the name of each replaced function, what holds it, and its name there."""
-    engine, head = transformer_impl.MegatronEngine, transformer_impl.MegatronEngineWithLMHead
-    return [
-        ("make_prepare", transformer_impl, "prepare_micro_batches"),
-        ("make_forward_backward", engine, "forward_backward_batch"),
-        ("make_postprocess", head, "postprocess_micro_batch_func"),
-        ("is_source", engine, "is_mp_src_rank_with_outputs"),
-        ("get_data_parallel_group", engine, "get_data_parallel_group"),
-    ]
-
-
-def _start() -> dict[str, Any]:
-    """Ask Megatron for dynamic groups of this world, as verl's engine does."""
-    mpu.destroy_model_parallel()
-    try:
-        mpu.initialize_model_parallel(create_gloo_process_groups=False, dynamic_context_parallel=True)
-        refused = ["nothing", ""]
-    except ValueError as error:
-        refused = [type(error).__name__, str(error)]
-        mpu.initialize_model_parallel(create_gloo_process_groups=False)
-    return {"refused": refused}
-
-
-def _signatures() -> dict[str, Any]:
-    """Compare the parameters of each replacement with those of what it replaces."""
-    return {
-        name: str(inspect.signature(getattr(holder, name)))
-        == str(inspect.signature(getattr(holder, name).__overlay_original__))
-        for _, holder, name in _sites()
-    }
-
-
-def _passed_through() -> dict[str, Any]:
-    """With dynamic context parallelism off, each wrapper returns the very object that the original does."""
-    engine = cpu_engine.build_engine(cap=4, dynamic=False)
-    found = {}
-    for factory, holder, name in _sites():
-        result = object()
-        calls: list[Any] = []
-        parameters = inspect.signature(getattr(holder, name)).parameters
-
-        def original(*args: Any, _result: object = result, _calls: list[Any] = calls) -> object:
-            _calls.append(args)
-            return _result
-
-        wrapper = getattr(dynamic_cp_loss, factory)(original, transformer_impl)
-        given = [
-            engine if parameter == "self" else None if parameter == "local_cp_size" else object()
-            for parameter in parameters
-        ]
-        passed = wrapper(*given) is result
-        found[name] = passed and len(calls) == 1 and all(a is b for a, b in zip(calls[0], given, strict=True))
-    return found
-
-
-def _untouched() -> dict[str, Any]:
+def _off() -> dict[str, Any]:
     """Train with dynamic context parallelism off, with overlay and without: bit for bit the same."""
     world = mpu.get_data_parallel_world_size()
     rank = mpu.get_data_parallel_rank()
@@ -283,46 +182,39 @@ def _untouched() -> dict[str, Any]:
     }
 
 
-def _differing() -> dict[str, Any]:
-    """Ask for the weights where the last rank has another bias than the others."""
-    engine = cpu_engine.build_engine(cap=4, seed=seed())
-    parameters = dict(engine.module[0].module.named_parameters())
-    name = next(name for name in parameters if name.endswith(".bias"))
-    with torch.no_grad():
-        parameters[name].add_(mpu.get_data_parallel_rank())
-    return {"weights": sorted(cpu_engine.weights_of(engine))}
-
-
 def _refusals() -> dict[str, Any]:
     """Return, by setting, the error that each one raises, and the number of collectives before it."""
-    told: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Any], None]]] = {
-        "fused, engine": ({"use_fused_kernels": True}, {}, lambda engine: None),
-        "fused, batch": ({}, {"use_fused_kernels": True}, lambda engine: None),
-        "padded": ({"use_remove_padding": False}, {}, lambda engine: None),
-        "static": ({"context_parallel_size": 2}, {}, lambda engine: None),
+
+    def fields(where: Callable[[Any], Any], **changed: Any) -> Callable[[Any], None]:
+        return lambda engine: vars(where(engine)).update(changed)
+
+    def itself(engine: Any) -> Any:
+        return engine
+
+    def own(engine: Any) -> Any:
+        return engine.tf_config
+
+    def replay(engine: Any) -> None:
+        object.__setattr__(engine.engine_config.router_replay, "mode", "R2")
+
+    # Settings of the engine, of the batch, and what is changed of the engine that was made.
+    told: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Any], object]]] = {
+        "fused, engine": ({"use_fused_kernels": True}, {}, id),
+        "fused, batch": ({}, {"use_fused_kernels": True}, id),
+        "padded": ({"use_remove_padding": False}, {}, id),
+        "static": ({"context_parallel_size": 2}, {}, id),
         "no cap": ({}, {}, lambda engine: _set(engine, max_seqlen_per_dp_cp_rank=None)),
         "cap 0": ({}, {}, lambda engine: _set(engine, max_seqlen_per_dp_cp_rank=0)),
-        "value model": ({}, {}, lambda engine: vars(engine).update(is_value_model=True)),
-        "value head": (
-            {"engine_class": transformer_impl.MegatronEngineWithValueHead},
-            {},
-            lambda engine: None,
-        ),
-        "mtp": ({}, {}, lambda engine: vars(engine.model_config.mtp).update(enable=True)),
-        "replay": (
-            {},
-            {},
-            lambda engine: object.__setattr__(engine.engine_config.router_replay, "mode", "R2"),
-        ),
-        "distillation": ({}, {"distillation_use_topk": True}, lambda engine: None),
-        "mtp, model": ({}, {}, lambda engine: vars(engine.tf_config).update(mtp_num_layers=1)),
-        "mla": ({}, {}, lambda engine: vars(engine.tf_config).update(multi_latent_attention=True)),
-        "linear": (
-            {},
-            {},
-            lambda engine: vars(engine.tf_config).update(experimental_attention_variant="gated_delta_net"),
-        ),
-        "vision": ({}, {}, lambda engine: vars(engine.model_config.hf_config).update(vision_config={})),
+        "value model": ({}, {}, fields(itself, is_value_model=True)),
+        "value head": ({"engine_class": transformer_impl.MegatronEngineWithValueHead}, {}, id),
+        "mtp": ({}, {}, fields(lambda engine: engine.model_config.mtp, enable=True)),
+        "replay": ({}, {}, replay),
+        "distillation": ({}, {"distillation_use_topk": True}, id),
+        "mtp, model": ({}, {}, fields(own, mtp_num_layers=1)),
+        "mla": ({}, {}, fields(own, multi_latent_attention=True)),
+        "balanced": ({}, {}, fields(own, num_moe_experts=4, moe_aux_loss_coeff=0.1)),
+        "linear": ({}, {}, fields(own, experimental_attention_variant="gated_delta_net")),
+        "vision": ({}, {}, fields(lambda engine: engine.model_config.hf_config, vision_config={})),
     }
     found = {}
     for name, (settings, data, change) in told.items():

@@ -1,4 +1,4 @@
-"""The losses that are tried: each that verl registers, its other ones, and those of `user_losses`."""
+"""The losses that are tried: each that verl registers, its other ones, and some as users write them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import itertools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import user_losses
+import torch
 from verl.trainer.distillation.losses import distillation_ppo_loss
 from verl.trainer.ppo import core_algos
+from verl.utils.metric import AggregationType, Metric
 from verl.workers.config import ActorConfig, DistillationLossConfig
 from verl.workers.config.actor import PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss, sft_loss
@@ -45,6 +46,77 @@ DISTILLATIONS: dict[str, dict[str, Any]] = {
 }
 
 
+# --- as users write them: sums that scale, means that do not, and some that are both ---
+
+
+def mean_of_sequences(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    """Be a mean over the sequences of a micro-batch, and ask for no scale."""
+    del data, dp_group
+    rows = torch.stack([row[:-1].mean() for row in model_output["log_probs"].unbind()])
+    return -rows.mean(), {"mean": Metric(AggregationType.SUM, rows.mean())}
+
+
+def scaled_mean(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    """Be a mean over what is at hand, times `dp_size`."""
+    loss, metrics = mean_of_sequences(model_output, data, dp_group)
+    return loss * data["dp_size"], metrics
+
+
+def both(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    """Add a part that scales to one that does not."""
+    loss, metrics = mean_of_sequences(model_output, data, dp_group)
+    return 0.5 * loss + sft_loss(None, model_output, data, dp_group)[0], metrics
+
+
+def centred(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    """Scale as verl's losses do, but subtract from each gain the mean of those at hand."""
+    del dp_group
+    mask = torch.roll(data["loss_mask"].values(), shifts=-1, dims=0)
+    values = model_output["log_probs"].values()
+    gains = values.detach().exp()
+    gains = gains - (gains * mask).sum() / mask.sum().clamp(min=1)
+    return -(gains * values * mask).sum() / data["batch_num_tokens"] * data["dp_size"], {}
+
+
+def half(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    """Leave out every other token, at random."""
+    del data, dp_group
+    values = torch.cat([row[:-1] for row in model_output["log_probs"].unbind()])
+    return -(values * (torch.rand(values.shape) < 0.5)).mean(), {}
+
+
+def silent_at_first(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    """Be a mean in which the first sequences of those at hand do not count."""
+    del data, dp_group
+    rows = torch.stack([row[:-1].mean() for row in model_output["log_probs"].unbind()])
+    return -(rows * (torch.arange(len(rows)) >= len(rows) // 2)).mean(), {}
+
+
+def plain_sum(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    """Be verl's own sum under another name."""
+    return sft_loss(None, model_output, data, dp_group)
+
+
+def ppo_by_another_name(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    """Be verl's loss of a policy."""
+    return ppo_loss(config, model_output, data, dp_group)
+
+
+#: Those that need no configuration.
+USERS: dict[str, Callable[..., Any]] = {
+    "mean": mean_of_sequences,
+    "scaled mean": scaled_mean,
+    "both": both,
+    "centred": centred,
+    "half": half,
+    "silent at first": silent_at_first,
+    "sum": plain_sum,
+}
+
+
+# --- all of them ---
+
+
 def kinds() -> dict[str, dict[str, Any]]:
     """Return the settings of `run` by kind of loss: each that verl registers, and others."""
     modes = itertools.cycle(MODES)
@@ -64,10 +136,10 @@ def kinds() -> dict[str, dict[str, Any]]:
     width: dict[str, Any] = {"mode": "seq-mean-token-sum-norm", "by_width": True, "entropy": 0.3}
     found["width"] = width
     found["width geo_mean"] = {**width, "loss_mode": "geo_mean"}
-    found["width user"] = {**width, "function": user_losses.ppo_by_another_name}
+    found["width user"] = {**width, "function": ppo_by_another_name}
     found["width one"] = {**width, "micro_batches": 1, "native": True}
     found["per token loss"] = {"loss_mode": "geo_mean", "entropy": 0.3, "per_token_loss": True}
-    for name, loss in user_losses.USERS.items():
+    for name, loss in USERS.items():
         found[f"user {name}"] = {"loss": loss}
     return found
 

@@ -1,24 +1,33 @@
-"""Batches that real ranks divide with verl's `rearrange_micro_batches`; `ranks.gloo_main` runs them.
+"""What every rank does: divides batches with verl's `rearrange_micro_batches`, without an engine.
+
+    python token_budget_cases.py NAME FOLDER
 
 What a rank has is drawn from `OVERLAY_TEST_SEED`, for all ranks on each of them, so that every release gets
-the same. Ranks share a `dp_group` of all, or of two.
+the same. Ranks share a `dp_group` of all, or of two. What came of each case goes into the folder.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-import os
-import random
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
-import torch
-import torch.distributed as dist
-from tensordict import TensorDict
-from verl.utils import seqlen_balancing
-
 import overlay
+from overlay.compat.ranks import quick_rank
+
+overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
+
+import faulthandler  # noqa: E402
+import functools  # noqa: E402
+import inspect  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import random  # noqa: E402
+import sys  # noqa: E402
+from datetime import timedelta  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from tensordict import TensorDict  # noqa: E402
+from verl.utils import seqlen_balancing  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +35,11 @@ if TYPE_CHECKING:
 CAP = 64
 #: Seconds after which a rank gives up waiting for the others, where they are expected to be missing.
 PATIENCE = 4
+
+#: Whether this release lacks what the patch gives it.
+IN_PLACE = {patch.patch: patch.state for patch in overlay.status().patches}[
+    "verl.strict-token-budget"
+] == "applied"
 
 #: Drawn cases, by what they divide with.
 FRESH: dict[str, dict[str, Any]] = {
@@ -105,26 +119,12 @@ def in_step(found: dict[str, Any], group: Any) -> dict[str, Any]:
     return {**found, "in_step": int(ones)}
 
 
-def states() -> dict[str, str]:
-    """Return what became of each patch in this process."""
-    return {patch.patch: patch.state for patch in overlay.status().patches}
-
-
 def half(name: str, number: int) -> dict[str, Any]:
     """Divide in a job in which only the first rank has the patch."""
     if dist.get_rank():
         overlay.disable()
     group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
     return in_step(divide(name, number, group, list(range(dist.get_world_size()))), group)
-
-
-def alone() -> dict[str, Any]:
-    """Let a rank fail as released, and tell how long the others wait for it."""
-    overlay.disable()
-    group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
-    found = divide("too long on one rank", 0, group, list(range(dist.get_world_size())))
-    dist.barrier()  # of a group that nobody is missing from
-    return found
 
 
 def cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
@@ -138,7 +138,7 @@ def cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
 
     def case(name: str, number: int, which: int, **options: Any) -> Callable[[], Any]:
         group, members = mine[which]
-        if name in ALONE and states()["verl.strict-token-budget"] != "applied":
+        if name in ALONE and not IN_PLACE:
             return lambda: {"skipped": "the others would wait"}
         return lambda: in_step(divide(name, number, group, members, **options), group)
 
@@ -147,9 +147,24 @@ def cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
         listed += [(f"{name}/{n}/{who}", case(name, n, which)) for name in FRESH for n in range(6)]
         listed += [(f"{name}/0/{who}", case(name, 0, which)) for name in FIXED]
     listed.append(("fresh/0/no group", case("fresh", 0, 0, without_group=True)))
-    listed.append(("ledger", states))
-    if states()["verl.strict-token-budget"] == "applied":
+    if IN_PLACE:
         listed += [(f"half/fresh/{n}", functools.partial(half, "fresh", n)) for n in range(6)]
         listed.append(("half/too long", functools.partial(half, "too long on one rank", 0)))
-    listed.append(("alone", alone))
     return listed
+
+
+def start(arguments: list[str]) -> None:
+    """Be a rank, to its end. A case that raises ends it."""
+    faulthandler.enable()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    path = Path(arguments[1]) / f"rank{dist.get_rank()}.jsonl"
+    with path.open("w", encoding="utf-8") as report:
+        for name, case in cases(dist.get_world_size()):
+            report.write(json.dumps([name, case()]) + "\n")
+            report.flush()
+    dist.destroy_process_group()
+    quick_rank.leave()
+
+
+if __name__ == "__main__":
+    start(sys.argv[1:])

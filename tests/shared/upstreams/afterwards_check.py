@@ -27,8 +27,8 @@ from overlay.desk.prove.forked import HOLDS, forked
 from overlay.desk.prove.runner import defect_of
 from overlay.model.marks import ORIGINAL, OWNER
 from overlay.model.settings import ALONE, PROVE
-from overlay.runtime.live_site import current, function_of
 from overlay.runtime.process import here
+from overlay.runtime.sites import current, function_of
 from overlay.source.registry import contract_of, load_patches
 from overlay.testing import enable
 

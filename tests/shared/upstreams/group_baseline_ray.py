@@ -38,7 +38,7 @@ def main(seed: str) -> None:
             runtime_env={"worker_process_setup_hook": hook},
         )  # fmt: skip
         try:
-            args = reward_groups._Unset(**reward_groups.ARGUMENTS)
+            args = reward_groups.Unset(**reward_groups.ARGUMENTS)
             manager, _ = placement.create_rollout_manager(args, None)
             _, found = ray.get(manager._post_process_rewards.remote(reward_groups.samples(rewards)))
         finally:

@@ -107,7 +107,7 @@ def warm() -> None:
     import_slime("loss")
 
 
-def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
+def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], Any]]]:
     """Return the cases for a world of ranks, by layout."""
     (module,) = import_slime("loss")
     source = inspect.getsource(module)
@@ -118,18 +118,17 @@ def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
     }
     known = {"packed": True, "padded": "bshd" in source, "allgather": "allgather_cp" in source}
     has = {"recompute": "recompute_loss_function" in source, "top_p_sets": "top_p_token_ids" in source}
-    found: list[tuple[str, int, int, Callable[[], Any]]] = []
+    found: list[tuple[str, dict[str, int], Callable[[], Any]]] = []
     for tensor, context in ((1, 1), (world, 1), (2, world // 2), (1, world)):
-        layout = f"tp{tensor} cp{context}"
+        layout, sizes = f"tp{tensor} cp{context}", {"tensor": tensor, "context": context}
         for way, args in ways.items():
             if not known[way] or (way == "allgather" and context == 1):
                 continue
             for name, case, given, more in of_way(f"{layout} {way}", **has, args=args):
                 call = functools.partial(case, *given, seed=SEED, **more)
-                found.append((f"{layout} {way} {name}", tensor, context, call))
+                found.append((f"{layout} {way} {name}", sizes, call))
         if all(known.values()) and context > 1:
             for values in (False, True)[: 1 + hasattr(module, "get_values")]:
                 call = functools.partial(padded_allgather, seed=SEED, values=values)
-                found.append((f"{layout} values {values} refused", tensor, context, call))
-    only = os.environ.get("LOSS_CASES")
-    return [case for case in found if only in (None, case[0])]
+                found.append((f"{layout} values {values} refused", sizes, call))
+    return found

@@ -13,7 +13,6 @@ import contextlib
 import gc
 import hashlib
 import importlib.util
-import inspect
 import json
 import warnings
 from pathlib import Path
@@ -25,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import overlay
 from overlay.compat.megatron_on_cpu import TOKENS, VOCABULARY, causal_mask, megatron
-from overlay.patches.megatron.recompute.contract import alias_run, checkpointed, flags, without_output_inside
+from overlay.patches.megatron.recompute.contract import checkpointed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -134,21 +133,11 @@ def layer_run(dispatcher: str) -> dict[str, Any]:
     for parameter in parameters:
         assert parameter.grad is not None
         digest.update(parameter.grad.numpy().tobytes())
-    graphs = sorted(
-        {
-            f"{type(owner).__name__}.{name}"
-            for layer in layers
-            for owner in holders(layer)
-            for name, value in vars(owner).items()
-            if isinstance(value, torch.Tensor) and value.grad_fn is not None
-        }
-    )
     input_bytes = embedding.numel() * embedding.element_size()
     return {
         "retained": storages.live_bytes(),
         "input": input_bytes,
         "gradients": digest.hexdigest(),
-        "graphs_in": graphs,
     }
 
 
@@ -157,33 +146,6 @@ def standing(parameters: list[Any]) -> list[torch.Tensor]:
     from megatron.core.parallel_state import get_global_memory_buffer
 
     return [*(p.grad for p in parameters), *get_global_memory_buffer().buffer.values()]
-
-
-def holders(layer: Any) -> Iterator[Any]:
-    """Yield the modules of a layer, and the token dispatchers, which are none."""
-    for module in layer.modules():
-        yield module
-        dispatcher = vars(module).get("token_dispatcher")
-        if dispatcher is not None:
-            yield dispatcher
-
-
-def retained_without(dispatcher: str, attribute: str) -> dict[str, Any]:
-    """Show that one attribute of one object is what keeps the input: drop it, and the input is gone."""
-    layer = moe_layer(dispatcher).train()
-    mask = causal_mask()
-    parameters = list(layer.parameters())
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    with Storages([*parameters, mask, *standing(parameters)]) as storages:
-        hidden = torch.randn(TOKENS, SEQUENCES, HIDDEN, requires_grad=True) * 1.0
-        out = checkpointed(lambda x: layer(x, attention_mask=mask)[0], hidden)
-        del hidden
-        out.sum().backward()
-        del out
-        before = storages.live_bytes()
-        setattr(layer.mlp.token_dispatcher, attribute, None)
-        return {"before": before, "after": storages.live_bytes()}
 
 
 def mtp_run() -> dict[str, Any] | None:
@@ -218,60 +180,16 @@ def mtp_run() -> dict[str, Any] | None:
     return {"bytes": sizes[0], "bytes_when_needed": left[0], "gradients": digest.hexdigest()}
 
 
-def dels_in_unpermute(dispatcher: str) -> dict[str, int]:
-    """Compare what stays with and without the `del` statements of NVIDIA/Megatron-LM#5197."""
-    from megatron.core.transformer.moe import moe_utils, token_dispatcher
-
-    stock = moe_utils.unpermute
-    source = inspect.getsource(stock)
-    last = "    return output_tokens.to(dtype=input_dtype)\n"
-    if last not in source:
-        return {}
-    dels = "    del output_tokens, permuted_tokens, sorted_indices\n    return out\n"
-    names: dict[str, Any] = {}
-    code = source.replace(last, "    out = output_tokens.to(dtype=input_dtype)\n" + dels)
-    exec(compile("from __future__ import annotations\n" + code, "<#5197>", "exec"), vars(moe_utils), names)  # noqa: S102
-    without = layer_run(dispatcher)["retained"]
-    bound = [module for module in (moe_utils, token_dispatcher) if vars(module).get("unpermute") is stock]
-    for module in bound:
-        module.unpermute = names["unpermute"]
-    try:
-        return {"without": without, "with": layer_run(dispatcher)["retained"]}
-    finally:
-        for module in bound:
-            module.unpermute = stock
-
-
 def report(verl_files: dict[str, Path]) -> dict[str, Any]:
     """Return all findings, by name and mode."""
     from megatron.core import package_info
-    from megatron.core.tensor_parallel.random import CheckpointFunction
 
-    # What identifies a backward, and not the function itself: a variable would keep it in use.
-    def identity() -> tuple[int, inspect.Signature]:
-        return id(CheckpointFunction.backward), inspect.signature(CheckpointFunction.backward)
-
-    stock, signature = identity()
     layer_run("alltoall")  # what is made once is made now
-    modes = ("stock", "overlay", *verl_files)
-    out: dict[str, Any] = {
-        "version": package_info.__version__,
-        "path": package_info.__file__,
-        "dels": dels_in_unpermute("alltoall"),
-        "attribute": retained_without("alltoall", "probs"),
-    }
-    for name in modes:
+    out: dict[str, Any] = {"version": package_info.__version__, "path": package_info.__file__}
+    for name in ("stock", "overlay", *verl_files):
         with mode(name, verl_files):
-            now, parameters = identity()
-            out[name] = {
-                "replaced": now != stock,
-                "same_signature": parameters == signature,
-                "flags": flags(),
-                "alias": alias_run(),
-                "mtp": mtp_run(),
-                "without_output": without_output_inside(),
-                "layers": {dispatcher: layer_run(dispatcher) for dispatcher in ("alltoall", "allgather")},
-            }
+            layers = {dispatcher: layer_run(dispatcher) for dispatcher in ("alltoall", "allgather")}
+            out[name] = {"mtp": mtp_run(), "layers": layers}
     return out
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 #: The commit of the fork, among revisions of slime.
 MILES = "31f1ca961"
-#: Seconds after which ranks give up that would wait for each other for ever. A case takes far less.
-HANGS = "8"
 
 
 @pytest.fixture
@@ -33,26 +31,26 @@ def folder(revision: str, slime: Folder, miles: Folder) -> Path:
 
 
 @functools.cache
-def on_ranks(folder: Path, module: str, *patches: str, **environ: str) -> dict[str, list[Any]]:
-    """Return what the ranks found in the cases of a module. The same is asked of ranks once.
+def on_ranks(folder: Path, module: str, *patches: str) -> dict[str, list[Any]]:
+    """Return what the ranks found in the cases of a module of `checks.UPSTREAMS`, which run once.
 
     Args:
         folder: Of the slime.
-        module: One of `checks.UPSTREAMS`, as `slime_loss_main` has it.
-        patches: Names without the project, none for upstream alone.
-        environ: Variables of the ranks.
+        module: As `megatron_main` has it.
+        patches: Names without the project.
 
     """
     project = folder.name.partition("-")[0]
-    given = {**environ, "SLIME_FORK": project} if project == "miles" else environ
-    with tempfile.TemporaryDirectory() as scratch, mock.patch.dict(os.environ, given):
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        mock.patch.dict(os.environ, {"SLIME_FORK": project} if project == "miles" else {}),
+    ):
         return run_cases(
             4,
-            module,
+            UPSTREAMS / f"{module}.py",
             Path(scratch),
             timeout=300,
-            program=str(UPSTREAMS / "slime_loss_main.py"),
-            overlay=bool(patches),
+            program="megatron_main.py",
             patches=",".join(f"{project}.{name}" for name in patches),
             release=folder,
         )

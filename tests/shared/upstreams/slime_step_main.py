@@ -19,9 +19,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
+
 import overlay
 from overlay.compat.ranks import quick_rank
-from overlay.compat.ranks.ports import free_port
 
 SELECTED = sys.argv[1]
 if SELECTED:

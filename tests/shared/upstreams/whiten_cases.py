@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SEED = os.environ["OVERLAY_TEST_SEED"]
 
 
-def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
+def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], Any]]]:
     """Return the cases on `world` ranks, of which two or all share a sample."""
     draw = random.Random(f"{SEED}/whiten")
     fresh = tuple(
@@ -23,13 +23,12 @@ def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
         for _ in range(2)
     )
     batches = {**BATCHES, "fresh": fresh}
-    found: list[tuple[str, int, int, Callable[[], Any]]] = []
+    found: list[tuple[str, dict[str, int], Callable[[], Any]]] = []
     for context in (1, 2, world):
         for name, batch in batches.items():
             for kind in ("rewards", "large rewards"):
                 shares = [batch[index % 2] for index in range(world // context)]
                 call = functools.partial(whiten, shares, kind, SEED)
-                found.append((f"{name}, cp{context}, {kind}", 1, context, call))
-    found.append(("masked, cp2", 1, 2, functools.partial(whiten, BATCHES["plain"], "masked", SEED)))
-    only = os.environ.get("WHITEN_CASE")
-    return [case for case in found if only in (None, case[0])]
+                found.append((f"{name}, cp{context}, {kind}", {"context": context}, call))
+    masked = functools.partial(whiten, BATCHES["plain"], "masked", SEED)
+    return [*found, ("masked, cp2", {"context": 2}, masked)]

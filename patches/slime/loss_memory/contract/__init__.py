@@ -11,8 +11,7 @@ from overlay.testing import assert_applied, enable
 def _found(seed: str, module: Any) -> str:
     """Return what is wrong with slime's own functions: what needs several ranks is not seen here.
 
-    Where slime has another formula for a loss, it is the loss of this very slime without the patch. Without a
-    gradient it is a part of the logits' size that is needed.
+    Where slime has another formula for a loss, it is the loss of this very slime without the patch.
     """
     from overlay.compat.slime_on_cpu.loss_errors import wrong_losses, wrong_outputs
     from overlay.patches.slime.loss_memory.contract.memory import CASES, Step

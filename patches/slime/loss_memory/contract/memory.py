@@ -38,8 +38,7 @@ class Step:
         made = torch.Generator().manual_seed(0)
         self.leaf = torch.randn(1, sum(self.totals), vocabulary, generator=made).mul_(3).to(DEVICE)
         self.leaf.requires_grad_()
-        words = [torch.randint(vocabulary, (total,), generator=made) for total in self.totals]
-        self.words = [tokens.to(DEVICE) for tokens in words]
+        self.words = [torch.randint(vocabulary, (total,), generator=made).to(DEVICE) for total in self.totals]
         self.coefficient = coefficient
         self.args = argparse.Namespace(
             allgather_cp=False,
@@ -69,28 +68,18 @@ class Step:
 
     def peak(self) -> float:
         """Return the peak beyond the logits, in N."""
-        return float(self.watched().peak / (self.leaf.numel() * 4))
-
-    def trace(self) -> list[float]:
-        """Return what is alive beyond the logits after each operation, in N."""
-        return [size / (self.leaf.numel() * 4) for size in self.watched(traced=True).trace]
-
-    def watched(self, *, traced: bool = False) -> Any:
-        """Run once, and return what was alive meanwhile."""
         logits = [self.leaf.clone()]
-        with LiveBytes(self.leaf, logits[0], traced=traced) as live:
+        with LiveBytes(self.leaf, logits[0]) as live:
             self.run(logits)
-        return live
+        return float(live.peak / (self.leaf.numel() * 4))
 
     def seconds(self) -> float:
         """Return how long it takes once."""
         logits = [self.leaf.clone()]
-        if DEVICE == "cpu":
-            start = time.process_time()
-            self.run(logits)
-            return time.process_time() - start
-        torch.cuda.synchronize()
-        start = time.perf_counter()
+        clock = time.process_time if DEVICE == "cpu" else time.perf_counter
+        wait = (lambda: None) if DEVICE == "cpu" else torch.cuda.synchronize
+        wait()
+        start = clock()
         self.run(logits)
-        torch.cuda.synchronize()
-        return time.perf_counter() - start
+        wait()
+        return clock() - start

@@ -1,9 +1,7 @@
 """Offloading drawn models: what is lost, and when memory is freed.
 
-There is no device here: what stands for one is that tensors say so, and that `.to("cpu")` copies, as it does
-from a device. Everything else, parameters, gradients and storages, is torch's. Nothing stands for anything
-where what is on the CPU already is offloaded. What would be read from a storage that is gone is not read, and
-comes out as nan.
+There is no device here: what stands for one is that tensors say so, and that `.to("cpu")` copies. All else is
+torch's. What would be read from a storage that is gone is not read, and comes out as nan.
 """
 
 import random
@@ -28,10 +26,7 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 
 class Device(TorchFunctionMode):
-    """Tensors say that they are on a device, and `.to("cpu")` copies.
-
-    It records the bytes of the watched storages that are there at each copy.
-    """
+    """Tensors say that they are on a device, `.to("cpu")` copies, and what is live is noted at each copy."""
 
     def __init__(self, watched: list[StorageWeakRef]) -> None:
         super().__init__()
@@ -40,20 +35,17 @@ class Device(TorchFunctionMode):
 
     def bytes_live(self) -> int:
         """Return the bytes of the watched storages that are there now."""
-        total = 0
-        for watched in self.watched:
-            storage: Any = torch.UntypedStorage._new_with_weak_ptr(watched.cdata)
-            total += 0 if storage is None else storage.nbytes()
-        return total
+        new: Any = torch.UntypedStorage._new_with_weak_ptr
+        return sum(
+            storage.nbytes() for watched in self.watched if (storage := new(watched.cdata)) is not None
+        )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == torch.Tensor.device.__get__:
             return torch.device("cuda", 0)
         if func is torch.Tensor.to and args[1:] == ("cpu",):
             self.live.append(self.bytes_live())
-            if not is_whole(args[0]):
-                return torch.full(args[0].shape, torch.nan)
-            return args[0].clone()
+            return args[0].clone() if is_whole(args[0]) else torch.full(args[0].shape, torch.nan)
         return func(*args, **(kwargs or {}))
 
 
@@ -138,10 +130,7 @@ def _offloaded(module: Any, model: torch.nn.Module) -> list[str]:
 
 
 def import_verl() -> Any:
-    """Return the module that offloads, with nothing to empty for want of a device, and no collector.
-
-    What is freed is then freed for want of references.
-    """
+    """Return the module that offloads, without a collector: what is freed is for want of references."""
     torch.cpu.empty_cache = lambda: None  # type: ignore[attr-defined]
     module = imported("verl.utils.megatron_utils")
     module.gc = SimpleNamespace(collect=lambda: 0)

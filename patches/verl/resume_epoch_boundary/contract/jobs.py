@@ -1,7 +1,7 @@
 """Jobs that save at each step, and are resumed: verl's SFT trainers, and what its RL trainers save and load.
 
-Of an SFT trainer, `fit` runs, with verl's loader over a few rows; there is no model to train. Of the others
-runs what saves and loads, and the loop over the epochs is written anew: `fit` wants a cluster there.
+The `fit` of SFT runs as it is, over a few rows and without a model. Of the others runs what saves and loads,
+and the loop over the epochs is written anew: `fit` wants a cluster there.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class Engine:
     load_checkpoint = save_checkpoint
 
 
-def sft_fit(folder: Path, workers: int, step: int) -> Batches:
+def sft_fit(folder: Path, workers: int, step: int, *, batch: int = BATCH) -> Batches:
     """Run verl's SFT trainer, on Ray if it has that, from a step on, and return the rows of each batch."""
     from omegaconf import OmegaConf
 
@@ -103,7 +103,7 @@ def sft_fit(folder: Path, workers: int, step: int) -> Batches:
     _resume_at(folder, step)
     settings = {
         "data": {
-            "train_batch_size": BATCH, "micro_batch_size_per_gpu": 1, "max_token_len_per_gpu": 99,
+            "train_batch_size": batch, "micro_batch_size_per_gpu": 1, "max_token_len_per_gpu": 99,
             "use_dynamic_bsz": True, "pad_mode": "no_padding",
         },
         "model": {"use_remove_padding": True},
@@ -126,24 +126,13 @@ def _resume_at(folder: Path, step: int) -> None:
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
 
 
-def make_loader(workers: int, *, sampler: str, batch: int = BATCH) -> Any:
+def make_loader(workers: int, *, sampler: str) -> Any:
     """Return a loader as verl makes it: for SFT with a distributed sampler, for RL with a random one."""
     rows = Rows()
     order: Any = DistributedSampler(rows, num_replicas=1, rank=0, drop_last=True)
     if sampler == "random":
         order = RandomSampler(rows, generator=torch.Generator().manual_seed(1))
-    return StatefulDataLoader(rows, batch, sampler=order, num_workers=workers, drop_last=True)
-
-
-class SFT:
-    """A job of verl's handler of SFT checkpoints. `load` returns the step."""
-
-    def __init__(self, folder: Path, workers: int, **options: Any) -> None:
-        from verl.utils.checkpoint.checkpoint_handler import CheckpointHandler
-
-        self.loader = make_loader(workers, sampler="distributed", **options)
-        handler = CheckpointHandler(Engine(), self.loader, default_local_dir=str(folder))
-        self.load, self.save = handler.load_checkpoint, handler.save_checkpoint
+    return StatefulDataLoader(rows, BATCH, sampler=order, num_workers=workers, drop_last=True)
 
 
 class FSDPSFT:

@@ -1,8 +1,4 @@
-"""What `verl.sft-balance` is held to: upstream's samples, gradient and loss, and more even ranks.
-
-`trainer_runs` runs verl's trainer with the patch and without, and `judge` says what does not hold. `stand_in`
-has what there is none of on a CPU.
-"""
+"""What `verl.sft-balance` is held to: upstream's samples, gradient and loss, and more even ranks."""
 
 import json
 import os
@@ -32,14 +28,14 @@ def check(seed: str) -> str:
     found = json.loads(said[-1])
     if found["states"].get(PATCH) != "applied" and not is_alone():
         raise PatchError(f"{PATCH} is {found['states'].get(PATCH)}")
-    for name in RUNS:
-        if wrong := broken(found["overlay"][name], found["plain"][name]):
+    pairs = {name: (found["overlay"][name], found["plain"][name]) for name in RUNS}
+    for name, pair in pairs.items():
+        if wrong := broken(*pair):
             return f"{name}: {wrong[0]}"
-    steps = sum(len(found["overlay"][name]) for name in RUNS)
-    if found["overlay_counts"] != ["by row"] * steps:
+    if found["overlay_counts"] != ["by row"] * sum(len(steps) for steps, _ in pairs.values()):
         return "lengths are counted a second time, or partitioned by verl"
-    pairs = [(found["overlay"][name], found["plain"][name]) for name in RUNS]
-    return "" if any(more_even(*pair) for pair in pairs) else "nothing is more even than without the patch"
+    better = any(more_even(*pair) for pair in pairs.values())
+    return "" if better else "nothing is more even than without the patch"
 
 
 def _printed(command: list[str]) -> list[str]:

@@ -6,9 +6,12 @@ does not use here (`overlay.compat.verl_imports`), and the training worker: `Wor
 reductions are over gloo.
 """
 
+import os
 import random
+import tempfile
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from overlay.compat import verl_imports
@@ -89,9 +92,15 @@ class Worker(VerlWorker):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        dist.init_process_group("gloo")
-        self._groups = {size: self._new_groups(size) for size in (1, 2, dist.get_world_size())}
+        # The ranks meet at a file: another process may have taken the port that verl chose for them.
+        place = Path(tempfile.gettempdir(), f"ranks-{os.environ['WG_PREFIX']}-{os.environ['MASTER_PORT']}")
+        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=ranks)
+        self._groups = {size: self._new_groups(size) for size in (1, 2, ranks)}
         self.lay_out(1)
+        dist.barrier()
+        if rank == 0:
+            place.unlink()
 
     def _new_groups(self, size: int) -> Any:
         """Return the data parallel group of this rank where `size` ranks share a model."""

@@ -1,7 +1,4 @@
-"""verl's SFT trainer on a local Ray cluster, with and without overlay; prints what it found as JSON.
-
-A program of its own: the release is first on the path, here and in the workers.
-"""
+"""verl's SFT trainer on a local Ray cluster, with and without overlay; prints what it found as JSON."""
 
 import argparse
 import contextlib
@@ -13,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import overlay
 from overlay.model.settings import is_alone
@@ -32,44 +30,17 @@ class Log:
         self.steps.append({**data, "step": step})
 
 
-def config(lengths: list[int], batch: int, folder: str, ranks: int, **changes: Any) -> Any:
-    """Return the settings of a run, closed against names that it has not, as verl's own are."""
-    from omegaconf import OmegaConf
-
-    settings = OmegaConf.create({
-        "data": {
-            "train_files": lengths, "val_files": None, "train_batch_size": batch,
-            "micro_batch_size_per_gpu": 1, "max_token_len_per_gpu": 65536, "use_dynamic_bsz": True,
-            "pad_mode": "no_padding", "max_length": max(lengths), "multi_modal": False, "num_workers": 0,
-            "custom_cls": {"path": stand_in.__file__, "name": "Samples"},
-        },
-        "model": {"use_remove_padding": True},
-        "trainer": {
-            "project_name": "sft", "experiment_name": "balance", "logger": ["console"], "device": "cpu",
-            "nnodes": 1, "n_gpus_per_node": ranks, "total_epochs": 1, "total_training_steps": None,
-            "save_freq": -1, "test_freq": -1, "default_local_dir": folder, "default_hdfs_dir": None,
-            "max_ckpt_to_keep": None, "resume_mode": "disable", "resume_from_path": None,
-        },
-    })  # fmt: skip
-    for name, value in changes.items():
-        OmegaConf.update(settings, name.replace("__", "."), value)
-    OmegaConf.set_struct(settings, True)
-    return settings
-
-
 def trainer_class(counts: list[str]) -> Any:
     """Return verl's trainer with one worker group and no model to load, which says when it counts."""
     from verl.trainer import sft_trainer_ray
-    from verl.trainer.sft_trainer_ray import SFTTrainer
 
     sft_trainer_ray.Tracking = Log
     sft_trainer_ray.TrainingWorker = stand_in.Worker
     clients: list[Any] = []
 
-    class Trainer(SFTTrainer):
+    class Trainer(sft_trainer_ray.SFTTrainer):
         def _build_config(self) -> None:
-            tokenizer = SimpleNamespace(pad_token_id=0)
-            self.model_config = SimpleNamespace(tokenizer=tokenizer, processor=None)
+            self.model_config = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0), processor=None)
             self.optimizer_config = SimpleNamespace()
             self.engine_config = self.checkpoint_config = self.profiler_config = None
             self.start_profile_step = self.end_profile_step = -1
@@ -91,18 +62,50 @@ def trainer_class(counts: list[str]) -> Any:
 class Runs:
     """The runs of one release, each with a fresh trainer and the weights at their start."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int, ranks: int, batch: int) -> None:
+        import verl
+
+        self.ranks, self.batch = ranks, batch
+        self.lengths = stand_in.lognormal(seed, 2 * batch, 8192)
+        # 0.7 has no such setting.
+        self.on = {} if verl.__version__.startswith("0.7") else {"trainer__balance_batch": True}
         self.counts: list[str] = []
         self.trainer = trainer_class(self.counts)
-        self.said = ""
+        self.said, self.folder = "", Path()
+
+    def config(self, lengths: list[int], batch: int, **changes: Any) -> Any:
+        """Return the settings of a run, closed against names that it has not, as verl's own are."""
+        from omegaconf import OmegaConf
+
+        settings = OmegaConf.create({
+            "data": {
+                "train_files": lengths, "val_files": None, "train_batch_size": batch,
+                "micro_batch_size_per_gpu": 1, "max_token_len_per_gpu": 65536, "use_dynamic_bsz": True,
+                "pad_mode": "no_padding", "max_length": max(lengths), "multi_modal": False, "num_workers": 0,
+                "custom_cls": {"path": stand_in.__file__, "name": "Samples"},
+            },
+            "model": {"use_remove_padding": True},
+            "trainer": {
+                "project_name": "sft", "experiment_name": "balance", "logger": ["console"], "device": "cpu",
+                "nnodes": 1, "n_gpus_per_node": self.ranks, "total_epochs": 1, "total_training_steps": None,
+                "save_freq": -1, "test_freq": -1, "default_local_dir": str(self.folder),
+                "default_hdfs_dir": None, "max_ckpt_to_keep": None, "resume_mode": "disable",
+                "resume_from_path": None,
+            },
+        })  # fmt: skip
+        for name, value in changes.items():
+            OmegaConf.update(settings, name.replace("__", "."), value)
+        OmegaConf.set_struct(settings, True)
+        return settings
 
     def run(self, settings: Any, shared_by: int = 1) -> list[dict[str, Any]]:
+        """Return the steps of a run in which so many workers share a model."""
         from omegaconf import OmegaConf
 
         log = io.StringIO()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(log):
             trainer = self.trainer(settings)
-            client = trainer.training_client
+            self.client = client = trainer.training_client
             before = client.train_batch
             client.lay_out(shared_by)
             client._dispatch_info.clear()
@@ -116,76 +119,62 @@ class Runs:
                 assert trainer.config is settings
                 assert Log.settings == OmegaConf.to_container(settings)
                 assert trainer.ckpt_handler.engine is client
-                self.client = client
                 self.said = "".join(line for line in log.getvalue().splitlines(True) if "overlay:" in line)
         return Log.steps
 
     def refused(self, settings: Any) -> dict[str, Any]:
         """Return with what a run ended, and how many batches came to the ranks."""
+        error = None
         try:
             self.run(settings)
-        except AssertionError as error:
-            return {"error": str(error), "calls": self.client.count()}
-        return {"error": None, "calls": self.client.count()}
+        except AssertionError as raised:
+            error = str(raised)
+        return {"error": error, "calls": self.client.count()}
 
-
-def check(runs: Runs, lengths: list[int], options: argparse.Namespace, *, old: bool) -> dict[str, Any]:
-    """Run what is compared between the states of overlay: steps by name of the run."""
-    on = {} if old else {"trainer__balance_batch": True}
-    few, small, ranks = lengths[:32], 16, options.ranks
-    with tempfile.TemporaryDirectory() as folder:
-
-        def made(batch: int, **changes: Any) -> Any:
-            return config(few, batch, folder, ranks, **on, **changes)
-
+    def compared(self) -> dict[str, Any]:
+        """Run what is compared between the states of overlay: steps by name of the run."""
+        few = self.lengths[:32]
         return {
-            "default": runs.run(config(lengths, options.batch, folder, ranks, **on)),
-            "shared": runs.run(made(small), shared_by=2),
-            "one": runs.run(made(small), shared_by=ranks),
-            "images": runs.run(made(small, data__multi_modal=True)),
-            "padded": runs.run(made(small, data__pad_mode="right")),
+            "default": self.run(self.config(self.lengths, self.batch, **self.on)),
+            "shared": self.run(self.config(few, 16, **self.on), shared_by=2),
+            "one": self.run(self.config(few, 16, **self.on), shared_by=self.ranks),
+            "images": self.run(self.config(few, 16, **self.on, data__multi_modal=True)),
+            "padded": self.run(self.config(few, 16, **self.on, data__pad_mode="right")),
         }
 
-
-def check_settings(runs: Runs, few: list[int], ranks: int, *, old: bool) -> dict[str, Any]:
-    """Run what matters with overlay alone: the setting, odd batches, and a run that is resumed."""
-    found: dict[str, Any] = {}
-    on = {} if old else {"trainer__balance_batch": True}
-    with tempfile.TemporaryDirectory() as folder:
+    def with_settings(self) -> dict[str, Any]:
+        """Run what matters with overlay alone: the setting, odd batches, and a run that is resumed."""
+        found: dict[str, Any] = {}
+        few, ranks = self.lengths[:32], self.ranks
         for name, setting in (("on", True), ("absent", None), ("off", False)):
             changes = {} if setting is None else {"trainer__balance_batch": setting}
-            found[name] = {"steps": runs.run(config(few, 16, folder, ranks, **changes)), "said": runs.said}
+            found[name] = {"steps": self.run(self.config(few, 16, **changes)), "said": self.said}
         for batch in (ranks + ranks // 2, ranks // 2):
-            found[f"batch of {batch}"] = runs.refused(config(few, batch, folder, ranks, **on))
-        keep = {"trainer__save_freq": 1, "trainer__resume_mode": "auto", **on}
-        saved = Path(folder) / "saved"
-        found["whole"] = runs.run(config(few, 8, str(saved), ranks, **keep))
-        latest = saved / "latest_checkpointed_iteration.txt"
+            found[f"batch of {batch}"] = self.refused(self.config(few, batch, **self.on))
+        self.folder /= "saved"  # which has no checkpoint yet
+        keep = {"trainer__save_freq": 1, "trainer__resume_mode": "auto", **self.on}
+        found["whole"] = self.run(self.config(few, 8, **keep))
+        latest = self.folder / "latest_checkpointed_iteration.txt"
         latest.write_text(str(int(latest.read_text()) - 2))
-        found["resumed"] = runs.run(config(few, 8, str(saved), ranks, **keep))
-    return found
+        found["resumed"] = self.run(self.config(few, 8, **keep))
+        return found
 
 
 @contextlib.contextmanager
 def fit_watched(counts: list[str]) -> Iterator[list[str]]:
     """Give a list that holds, in the end, how lengths were counted, and what `fit` partitioned."""
     from verl.trainer import sft_trainer_ray
+    from verl.utils import seqlen_balancing
+
+    name = "get_seqlen_balanced_partitions"
+
+    def partitions(values: Any, **options: Any) -> Any:
+        counts.append(f"{type(values).__name__} of {type(values[0]).__name__}")
+        return getattr(seqlen_balancing, name)(values, **options)
 
     counts.clear()
-    original: Any = getattr(sft_trainer_ray, "get_seqlen_balanced_partitions", None)
-
-    def get_seqlen_balanced_partitions(values: Any, **options: Any) -> Any:
-        counts.append(f"{type(values).__name__} of {type(values[0]).__name__}")
-        return original(values, **options)
-
-    if original is not None:
-        sft_trainer_ray.get_seqlen_balanced_partitions = get_seqlen_balanced_partitions
-    try:
+    with mock.patch.object(sft_trainer_ray, name, partitions, create=True):
         yield counts
-    finally:
-        if original is not None:
-            sft_trainer_ray.get_seqlen_balanced_partitions = original
-            del original  # or overlay finds that somebody holds it
 
 
 def main() -> None:
@@ -194,7 +183,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--longest", type=int, default=8192)
     options = parser.parse_args()
 
     # What is patched is in this process; workers need nothing, and may be without a start-up file.
@@ -213,19 +201,17 @@ def main() -> None:
         runtime_env={"env_vars": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}},
     )  # fmt: skip
     try:
-        old = verl.__version__.startswith("0.7")
-        lengths = stand_in.lognormal(options.seed, 2 * options.batch, options.longest)
-        runs = Runs()
+        runs = Runs(options.seed, options.ranks, options.batch)
         report: dict[str, Any] = {"path": verl.__file__, "version": verl.__version__}
-        with fit_watched(runs.counts) as counts:
-            report["overlay"] = check(runs, lengths, options, old=old)
-            report["overlay_counts"] = list(counts)
-        report["settings"] = check_settings(runs, lengths[:32], options.ranks, old=old)
-        report["states"] = {patch.patch: patch.state for patch in overlay.status().patches}
-        overlay.disable()
-        with fit_watched(runs.counts) as counts:
-            report["plain"] = check(runs, lengths, options, old=old)
-            report["plain_counts"] = list(counts)
+        with tempfile.TemporaryDirectory() as folder:
+            runs.folder = Path(folder)
+            with fit_watched(runs.counts) as counts:
+                report["overlay"], report["overlay_counts"] = runs.compared(), list(counts)
+            report["settings"] = runs.with_settings()
+            report["states"] = {patch.patch: patch.state for patch in overlay.status().patches}
+            overlay.disable()
+            with fit_watched(runs.counts) as counts:
+                report["plain"], report["plain_counts"] = runs.compared(), list(counts)
     finally:
         ray.shutdown()
     print(json.dumps(report))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from overlay.defect import READ, Defect, Dialect, above, switched
 from overlay.patch import Patch, Project, one_target, replaced, variant
 from overlay.source.source import InstalledTree
-from overlay.source.table import Row, Table, Tables
+from overlay.source.table import Row, Table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ def a_defect() -> Defect:
     )
 
 
-def a_table(folder: Path, defect: Defect) -> Tables:
+def a_table(folder: Path, defect: Defect) -> Table:
     """Return what was looked at: a source that is wrong, and one that is right."""
     rows = []
     for verdict, source, name in (("apply", WRONG, "lib==1.0"), ("not-needed", RIGHT, "lib==2.0")):
@@ -73,8 +73,7 @@ def a_table(folder: Path, defect: Defect) -> Tables:
             variant = which if verdict == "apply" else ""
             row = Row(patch=item, target="lib", verdict=verdict, variant=variant, sites=sites)
             rows.append(row.replace(on={f"{item}{verdict}": [name]}))
-    table = Table(rows)
-    return Tables(lambda _: table)
+    return Table(rows)
 
 
 DIALECT = Dialect(

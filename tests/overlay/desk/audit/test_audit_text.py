@@ -8,9 +8,10 @@ import pytest
 from audit_cases import DIALECT, a_defect
 
 from overlay.desk.audit.audit import Audit
-from overlay.desk.audit.job_settings import Answer, Settings
-from overlay.desk.audit.judge import Finding
+from overlay.desk.audit.job_settings import Settings
 from overlay.desk.audit.text import HEIGHT, entries, screen
+from overlay.source.conditions import Answer
+from overlay.source.judge import Finding
 from overlay.verdict import Plan
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def an_audit(
     }
     settings = Settings(file="run.sh", dialect=DIALECT, values={"ranks": 2, "nonesuch": 1})
     return Audit(
-        plan=Plan(site="/somewhere", selection=(), verdicts=(), digest=""),
+        plan=Plan(site="/somewhere", selection=(), verdicts=()),
         defects={one.defect: defect.replace(id=one.defect) for one in findings},
         findings=tuple(findings),
         answers=answers,
@@ -101,8 +102,8 @@ def test_settings_part_what_is_met_from_the_rest(tmp_path: Path) -> None:
     assert "NOT MENDED, NOT MET BY THESE SETTINGS (1)\n  ranks is 2: lib.open-0\n" in shown
     shown = screen(an_audit(tmp_path, counts, words))
     assert "NOT MENDED, MET BY THESE SETTINGS (1)\nsilent-wrong" in shown
-    assert "  lib.open-0 -> fast=False\n    ranks is 2\n" in shown
-    assert "  lib.unknown-source-0: not known for this source\n" in shown
+    assert "  lib.open-0: ranks is 2 -> fast=False\n" in shown
+    assert "  lib.unknown-source-0: ranks is 2: not known for this source\n" in shown
     assert "\nMENDED, NOT MET BY THESE SETTINGS (3)\n" in shown
     assert "lib.mended" not in shown
     assert "UNKNOWN SETTINGS (1)\n  nonesuch\n" in shown

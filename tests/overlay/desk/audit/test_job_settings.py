@@ -11,6 +11,7 @@ from overlay.defect import above, among, beyond, given, other, switched
 from overlay.desk.audit import settings_file
 from overlay.desk.audit.job_settings import answer, recognise
 from overlay.errors import SettingsError
+from overlay.source.conditions import Open
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +103,7 @@ def test_overrides_of_a_shell_script() -> None:
         "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y $@"
     )
     assert found == {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None, "a.f": "$Y"}
-    assert isinstance(found["a.f"], settings_file.Open)
+    assert isinstance(found["a.f"], Open)
 
 
 def test_unknown_settings_are_named_with_the_nearest(tmp_path: Path) -> None:
@@ -248,6 +249,18 @@ def test_an_override_within_a_command_is_no_assignment_of_the_shell(
     (tmp_path / name).write_text(text)
     found = recognise(name, settings_file.read(str(tmp_path / name)), (dialect,), write(tmp_path).read)
     assert answer(a_defect(), found).word == "met"
+
+
+def test_a_field_is_known_by_the_flags_that_it_names(tmp_path: Path) -> None:
+    text = """
+class Config:
+    add_bias: bool = field(default=True, metadata={"argparse_meta": {"arg_names": ["--disable-bias"]}})
+"""
+    read = write(tmp_path, text).read
+    dialect = DIALECT.replace(sources=("lib/core.py",), marks=("disable_bias",))
+    words = settings_file.words("--disable-bias --add-bias --bia")
+    found = recognise("run.sh", (words, ()), (dialect,), read)
+    assert found.unknown() == {"bia": ""}
 
 
 @pytest.mark.parametrize("said", ["engine=$E", "engine=odd", "config=mine", "config=$C"])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from audit_cases import ODD, RIGHT, WRONG
 
-from overlay.desk.audit.judge import STATES
 from overlay.desk.audit.text import explanation, screen
+from overlay.source.judge import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

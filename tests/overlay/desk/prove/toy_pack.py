@@ -62,7 +62,6 @@ KINDS = {
     "blind": ("return ''", ""),
     "harmless": ("return ''", ", harmless='it is of speed alone'"),
     "undoes": ("", ", alike=lambda seed: 'another result than without the patch'"),
-    "on-gpus": ("", ", devices=('cuda',)"),
 }
 
 

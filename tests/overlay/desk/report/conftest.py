@@ -28,8 +28,7 @@ def write(folder: Path, text: str) -> Path:
     job = made.job(folder / "job", one, other, one, world=5)
     made.process(job, "1", host=text, ended=False, effects={f"acme/{text}": {"calls": 3, "changed": 1}})
     made.process(job, "1", rank=text)
-    words = ["--title", text, "--audit", str(site)]
-    made.page(folder, str(job), *words)
+    made.page(folder, str(job), "--audit", str(site))
     return folder / "r.html"
 
 

@@ -1,0 +1,178 @@
+"""The commands that look: at patches, at an installation, and at a process that would start here."""
+
+from __future__ import annotations
+
+from overlay.defect import HARMS
+from overlay.desk import tables
+from overlay.desk.output import (
+    EXIT_LOUD,
+    EXIT_OK,
+    EXIT_USAGE,
+    add_selection,
+    add_sites,
+    folder,
+    say,
+    show,
+)
+from overlay.errors import SelectionError
+from overlay.model import settings, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Sequence
+
+    from overlay.desk.audit.audit import Audit
+    from overlay.patch import Patch
+    from overlay.runtime.engine import Engine
+    from overlay.source.source import InstalledTree
+
+
+def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the commands to a parser."""
+    add_command("list", _list, "list the patches, and what each comes to with what is installed here")
+    explain = add_command("explain", _explain, "say all about one patch, and what is decided for it here")
+    explain.add_argument("id", metavar="ID")
+    add_sites(explain)
+    add_command("packs", _packs, "list the packs that are installed, without importing them")
+    plan = add_command("plan", _plan, "decide on the selected patches without importing anything")
+    add_sites(plan)
+    add_selection(plan, "what to select (default: OVERLAY_PATCHES, or all)")
+    audit = add_command(
+        "audit", _audit, "say what is known to be wrong here, and what is mended, importing nothing"
+    )
+    what = "a site-packages, a checkout, an unpacked wheel (default: what this Python imports)"
+    audit.add_argument("path", nargs="*", metavar="PATH", help=what)
+    add_sites(audit)
+    what = "by which patches a defect counts as mended (default: all, whatever OVERLAY_PATCHES says)"
+    add_selection(audit, what)
+    audit.add_argument("--harm", action="append", choices=list(HARMS), help="only of this harm; repeatable")
+    what = "the settings of a job: flags, a script with them, overrides or YAML; says which defects they meet"
+    audit.add_argument("--settings", metavar="FILE", help=what)
+    what = "print an entry for each defect, on more than a screen"
+    audit.add_argument("--all", action="store_true", help=what)
+    audit.add_argument("--explain", metavar="ID", help="say all about one defect, and what it is here")
+    what = "print what is decided on each patch, and the sites that decided, instead of the defects"
+    audit.add_argument("--sites", action="store_true", help=what)
+    what = "say whether a Python process that starts here and now is patched, and what to do if not"
+    add_command("doctor", _doctor, what)
+
+
+def _list(engine: Engine, arguments: argparse.Namespace) -> int:
+    patches = sorted(engine.known().values(), key=lambda patch: patch.id)
+    verdicts = {one.patch: one.verdict for one in engine.plan_each().verdicts}
+    data = [{**patch.to_dict(), "here": verdicts[patch.id]} for patch in patches]
+    show(arguments, data, lambda: tables.patches(patches, verdicts))
+    return EXIT_OK
+
+
+def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
+    known = engine.known()
+    if arguments.id not in known:
+        near = settings.nearest(arguments.id, sorted(known))
+        raise SelectionError(f"there is no patch {arguments.id!r}; {near}")
+    patch = known[arguments.id]
+    wanted = [patch.id, *patch.requires]
+    plan = engine.plan(wanted, arguments.site, arguments.root)
+    verdict = next(one for one in plan.verdicts if one.patch == patch.id)
+    data = {"patch": patch.to_dict(), "verdict": verdict.to_dict()}
+    show(arguments, data, lambda: tables.explanation(patch, verdict, ",".join(wanted), engine.tested()))
+    return EXIT_LOUD if verdict.loud else EXIT_OK
+
+
+def _packs(_: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.source.packs import installed
+
+    found, wanted = installed(), settings.packs()
+    data = [{**pack.to_dict(), "loaded": pack.name in wanted} for pack in found]
+    show(arguments, data, lambda: tables.packs(found, wanted))
+    return EXIT_OK
+
+
+def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.desk.audit.audit import make_audit
+    from overlay.source.source import InstalledTree
+
+    tree = InstalledTree(arguments.site, arguments.root)
+    plan = engine.plan(arguments.patches, tree)
+    audit = make_audit(engine, plan, tree)
+    lines = [tables.plan(plan, findings=False)]
+    if audit.findings:
+        lines.append(text.wrap(f"known defects: {audit.count()}: `overlay audit` names them"))
+    show(arguments, audit.to_dict(), lambda: "\n".join(lines))
+    _remark(tree, [engine.known()[name] for name in plan.selection])
+    if arguments.site and {one.verdict for one in plan.verdicts} - {"not-selected"} == {"not-installed"}:
+        return _say_no_upstream(arguments.site)
+    for verdict in plan.lost:
+        lost = f"nobody named it: without it, {engine.known()[verdict.patch].without}"
+        say(f"{verdict.patch} cannot be applied, which stops nothing, as {lost}")
+    return EXIT_LOUD if plan.loud else EXIT_OK
+
+
+def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.desk.audit.audit import make_audit, read_settings
+    from overlay.source.source import InstalledTree
+
+    sites = [*map(folder, arguments.path), *(arguments.site or ())]
+    tree = InstalledTree(sites or None, arguments.root)
+    given = read_settings(arguments.settings, tree) if arguments.settings else None
+    by_default = arguments.patches is None
+    plan = engine.plan_each(tree) if by_default else engine.plan(arguments.patches, tree)
+    # Of the patches that only their ids select, a job has none unless somebody names them.
+    selected = engine.chosen("all").ids if by_default else None
+    audit = make_audit(engine, plan, tree, selected=selected, settings=given, harms=arguments.harm or ())
+    if arguments.explain:
+        return _explain_defect(audit, arguments)
+    show(arguments, audit.to_dict(), lambda: _text(audit, arguments))
+    _remark(tree, engine.known().values())
+    if sites and not plan.selection:
+        return EXIT_OK
+    if sites and not any(one.version for verdict in plan.verdicts for one in verdict.targets):
+        return _say_no_upstream(sites)
+    return EXIT_LOUD if audit.concerning() else EXIT_OK
+
+
+def _remark(tree: InstalledTree, patches: Iterable[Patch]) -> None:
+    """Say what is odd about the folders in which some patches were looked for."""
+    for sentence in tree.remarks({target.project.marker for patch in patches for target in patch.targets}):
+        say(sentence)
+
+
+def _say_no_upstream(sites: Sequence[str]) -> int:
+    """Say that some folders hold no upstream, and return the exit code for that."""
+    say(
+        f"no upstream of a selected patch is in {', '.join(sites)}: name the folders of the path, such as "
+        "the site-packages and each checkout"
+    )
+    return EXIT_USAGE
+
+
+def _text(audit: Audit, arguments: argparse.Namespace) -> str:
+    from overlay.desk.audit.text import entries, screen
+
+    if arguments.sites:
+        return tables.plan(audit.plan, findings=True)
+    return entries(audit) if arguments.all and audit.findings else screen(audit)
+
+
+def _explain_defect(audit: Audit, arguments: argparse.Namespace) -> int:
+    from overlay.desk.audit.text import explanation
+
+    name = arguments.explain
+    if name not in audit.defects:
+        raise SelectionError(f"there is no defect {name!r}; {settings.nearest(name, sorted(audit.defects))}")
+    finding = next((one for one in audit.findings if one.defect == name), None)
+    data = {
+        "defect": audit.defects[name].to_dict(),
+        "finding": None if finding is None else finding.to_dict(),
+    }
+    show(arguments, data, lambda: explanation(audit.defects[name], finding))
+    return EXIT_LOUD if finding in audit.concerning() else EXIT_OK
+
+
+def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.launch.doctor import examine
+
+    found = examine(engine)
+    show(arguments, found.to_dict(), lambda: tables.checkup(found))
+    return EXIT_OK if found.armed else EXIT_LOUD

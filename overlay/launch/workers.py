@@ -1,0 +1,423 @@
+"""Processes that this one starts are armed as it is: those of its Ray jobs, and those of `multiprocessing`.
+
+While overlay is enabled, it stands at the calls by which these start processes.
+
+Ray hands the settings of a job on in one call, `connect(..., job_config=...)`, once they are complete: what
+`ray.init` was given, and what hooks made of it. A job that is submitted, by `ray job submit` or from Python,
+goes through `JobSubmissionClient.submit_job(..., runtime_env=...)`. There the variables that arm are added to
+the `env_vars` of the job's `runtime_env`, but for those that somebody has set. No other field is touched.
+
+A process that `multiprocessing` spawns imports the script again, but runs no block for `__main__`: an
+`overlay.enable()` there does not reach it. It starts with one call, `multiprocessing.util.spawnv_passfds`,
+and so does a fork server. The environment has the variables that arm during that call. torch's `DataLoader`
+and `torch.multiprocessing` start theirs so too.
+
+Where that cannot work, it is said once, and in strict mode it is an error, before anything of a job is sent.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+
+from overlay import log
+from overlay.errors import OverlayError, WorkersError
+from overlay.model import settings
+from overlay.runtime.finder import WatchingFinder
+from overlay.runtime.job_log import DRIVER
+from overlay.runtime.process import here
+from overlay.source.selection import choose
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+def variables() -> dict[str, str]:
+    """Return the variables that arm a process: those that are set here, and what `enable()` was given.
+
+    A relative path in `OVERLAY_PIN`, `OVERLAY_TRUST` or `OVERLAY_LEDGER_DIR` becomes an absolute one.
+
+    Raises:
+        SelectionError: A setting cannot be understood.
+    """
+    found = {name: os.environ[name] for name in settings.VARIABLES if os.environ.get(name)}
+    return {**found, **settings.absolute_paths(), **here().asked(), "OVERLAY": "1"}
+
+
+class Interception:
+    """Replaces calls of some modules, now or as soon as these are imported."""
+
+    def __init__(self, library: str, calls: Mapping[str, str]) -> None:
+        """Take the library, as messages name it, and by module the call that is replaced there."""
+        self._library = library
+        self._calls = calls
+        self._finder: WatchingFinder | None = None
+        self._replaced: list[tuple[Any, str, object, object]] = []
+        self._said: set[str] = set()
+        #: Why no Python that starts here is armed, empty if one is; `None` until that has been asked.
+        self._unarmed: str | None = None
+
+    def watch(self) -> None:
+        """Stand there. Raises `WorkersError` in strict mode, if processes run already that are not armed."""
+        if self._finder is not None:
+            return
+        self._finder = WatchingFinder(frozenset(self._calls), self._imported)
+        self._finder.install()
+        for name in self._calls:
+            module = sys.modules.get(name)
+            if module is not None and self._finder.has_executed(name, module):
+                self._imported(name, module)
+        self._look_around()
+
+    def leave(self) -> None:
+        """Restore the originals."""
+        if self._finder is None:
+            return
+        self._finder.remove()
+        self._finder = None
+        while self._replaced:
+            owner, attribute, original, own = self._replaced.pop()
+            if vars(owner).get(attribute) is own:  # somebody else's is left alone
+                setattr(owner, attribute, original)
+        self._said.clear()
+
+    def _imported(self, name: str, module: object) -> None:
+        """Replace the call of a module that has been executed, or executed again."""
+        *path, attribute = self._calls[name].split(".")
+        owner = getattr(module, path[0], None) if path else module
+        original = getattr(owner, attribute, None)
+        if self._finder is None or any(original is own for *_, own in self._replaced):
+            return
+        own: Any = self._stand_in(name, module, original)
+        if own is not None:
+            from functools import update_wrapper
+
+            update_wrapper(own, original)  # type: ignore[arg-type]
+            self._replaced.append((owner, attribute, vars(owner)[attribute], own))
+            setattr(owner, attribute, own)
+
+    def _stand_in(self, name: str, module: Any, original: Any) -> Any:
+        """Return what takes the place of a call, `None` if nothing does."""
+        raise NotImplementedError
+
+    def _look_around(self) -> None:
+        """Refuse what runs already and is not armed."""
+        raise NotImplementedError
+
+    def _why_unarmed(self) -> str:
+        """Return why no Python that starts here is armed, empty if one is."""
+        if self._unarmed is None:
+            self._unarmed = ""
+            # What the start-up file has not done here, it need not do elsewhere.
+            if not getattr(sys.modules.get("overlay.launch.startup"), "started", False):
+                from overlay.launch.interpreters import why_unarmed
+
+                self._unarmed = why_unarmed()
+        return self._unarmed
+
+    def _refuse(self, reason: str, way_out: str) -> None:
+        """Say it once. Raises `WorkersError` instead in strict mode."""
+        text = f"{self._library}: {reason}. Way out: {way_out}"
+        if here().strict:
+            raise WorkersError(text)
+        if text not in self._said:
+            self._said.add(text)
+            log.warning(text)
+
+
+# -- Ray ---------------------------------------------------------------------------------------------
+
+_WORKER = "ray._private.worker"
+_CLIENT = "ray.util.client_connect"
+_JOBS = "ray.dashboard.modules.job.sdk"
+#: Fields of a `runtime_env` by which workers get another Python, in which overlay may not be. (What `pip` and
+#: `uv` make sees the packages of the cluster's Python, its start-up files included.)
+_OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
+#: With what the namespaces begin in which Ray's own processes are drivers, such as those of its dashboard.
+_RAYS_OWN = "_ray_internal_"
+_DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
+#: What decides which patches are in force in a process.
+_DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", *settings.OPTIONS, "OVERLAY_PATCHES")
+_LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
+
+
+class RayJobs(Interception):
+    """Stands at the calls by which Ray sends a job's settings out: of a driver, a client, and a submitter."""
+
+    def __init__(self) -> None:
+        submit = "JobSubmissionClient.submit_job"
+        super().__init__("Ray", {_WORKER: "connect", _CLIENT: "connect", _JOBS: submit})
+
+    def _stand_in(self, name: str, module: Any, original: Any) -> Any:
+        names, settings_in = _parameters(original), "runtime_env" if name == _JOBS else "job_config"
+        if settings_in not in names:
+            # In workers that are armed already it does not matter.
+            if settings.says_no(os.environ.get("OVERLAY", "")):
+                call = f"{name}.{self._calls[name]}"
+                what = f"{call} is not as overlay knows it: it cannot arm the workers of jobs by itself"
+                self._refuse(what, _LINE)
+            return None
+
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            if name == _WORKER:  # workers connect as well, with settings that they were sent
+                starts = given.get("mode") == module.SCRIPT_MODE
+            else:
+                starts = name == _JOBS or not _is_client()
+            if self._finder is None or not starts:
+                return original(*args, **kwargs)
+            try:
+                if name == _JOBS:  # such a job has a driver of its own, which says what it is run with
+                    made = self._armed(given.get(settings_in) or {}, drives=None)
+                else:
+                    made = self._connected(given)
+            except WorkersError:
+                if name == _WORKER:
+                    module.shutdown()  # of a cluster that `ray.init` has just started for this job
+                raise
+            return original(**{**given, settings_in: made})
+
+        return stand_in
+
+    def _connected(self, given: dict[str, Any]) -> Any:
+        """Return the settings of a job that this process drives, with what arms: a copy, or the very ones.
+
+        Where Ray was started armed, so is its own agent, which starts a job in which those that are submitted
+        run. It writes into a log of Ray's: what it said there would be missing in the log of each of them.
+        """
+        from copy import copy
+
+        config = given.get("job_config")
+        config = sys.modules["ray.job_config"].JobConfig() if config is None else config
+        namespace = given.get("namespace") or getattr(config, "ray_namespace", "")
+        env = config.runtime_env or {}
+        armed = self._armed(env, drives=not str(namespace or "").startswith(_RAYS_OWN))
+        if armed is env:
+            return config
+        made = copy(config)
+        made.set_runtime_env(armed)
+        return made
+
+    def _armed(self, env: Any, *, drives: bool | None) -> Any:
+        """Return a `runtime_env` with what arms: a copy, or the very one.
+
+        `drives`: whether this process drives a job of a user's, or one of Ray's; `None` if another one does.
+        """
+        given = env.get("env_vars") if isinstance(env, dict) else ""
+        if not isinstance(given, (dict, type(None))):
+            return env  # Ray has something to say about that
+        given = given or {}
+        said, place = given.get("OVERLAY"), "its runtime_env"
+        if said is None:  # an empty variable of a process is none
+            said, place = os.environ.get("OVERLAY") or None, "the environment of its driver"
+        if settings.says_no(said):
+            log.info(f"Ray: the workers of this job are not enabled, as OVERLAY={said} in {place} says")
+            return env
+        by_hand = "OVERLAY" in given  # then somebody vouches for it
+        if not by_hand:
+            self._look_at_python(env)
+        added = {name: value for name, value in variables().items() if name not in given}
+        if by_hand:
+            added = {name: value for name, value in added.items() if _DEFAULTS.get(name) != value}
+        understood = drives is not False and self._understood({**given, **added})
+        told = _introduced() if drives else {}
+        if added and understood:
+            shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
+            who = "the workers of this job are armed"
+            if drives is None:
+                who = "this job is armed, if overlay is installed where it runs,"
+            log.info(f"Ray: {who} by its runtime_env: {shown}")
+        return {**env, "env_vars": {**given, **added, **told}} if added or told else env
+
+    def _look_at_python(self, env: dict[str, Any]) -> None:
+        """Refuse a job whose workers would not read the variables."""
+        for field in _OTHER_PYTHONS:
+            # With `uv run`, Ray lets workers start as the driver did.
+            words = str(env.get(field) or "").split()
+            if words and not (field == "py_executable" and os.path.basename(words[0]) == "uv"):
+                self._refuse(
+                    f"{field!r} in the runtime_env of this job gives its workers another Python: if "
+                    f"overlay is not installed there, they run without patches",
+                    f"once it is, say that workers are armed: {_LINE}",
+                )
+        if reason := self._why_unarmed():
+            self._refuse(
+                f"workers of this job would run without patches: none is armed at its start, as {reason}",
+                f"if they are armed where they run, say so: {_LINE}",
+            )
+
+    def _understood(self, sent: dict[str, Any]) -> bool:
+        """Return whether workers will understand what they are sent. Refuse a job in which they will not."""
+        try:
+            environ = {name: value for name, value in sent.items() if isinstance(value, str)}
+            if settings.read(environ).packs == settings.packs():  # else other patches are known there
+                choose(here().known(), environ=environ)
+        except OverlayError as error:
+            self._refuse(
+                f"workers of this job would run without patches: {error}",
+                "correct that variable in its runtime_env, or leave it out",
+            )
+            return False
+        return True
+
+    def _look_around(self) -> None:
+        """Refuse a process that has started a job already, whose workers are not armed as it is."""
+        worker = sys.modules.get(_WORKER)
+        driver = getattr(worker, "global_worker", None)
+        if getattr(driver, "connected", False) and driver.mode == worker.SCRIPT_MODE:  # type: ignore[union-attr]
+            sent = _sent(driver)
+            if "OVERLAY" in sent:
+                now = variables()
+                if not settings.says_no(sent["OVERLAY"]):
+                    for name in _DECIDING:
+                        theirs, ours = (one.get(name) or _DEFAULTS.get(name, "") for one in (sent, now))
+                        if theirs != ours:
+                            self._refuse(
+                                f"the workers of this job run with other settings: {name}={theirs!r} there, "
+                                f"{ours!r} here",
+                                "call ray.shutdown() before overlay.disable(), and ray.init() after "
+                                "overlay.enable()",
+                            )
+                            break
+                return
+        elif not _is_client():
+            return
+        if not settings.says_no(os.environ.get("OVERLAY") or None):
+            self._refuse(
+                "this job was started before overlay.enable() was called: its workers run without patches",
+                f"call overlay.enable() first, or arm them yourself: {_LINE}",
+            )
+
+
+def _introduced() -> dict[str, str]:
+    """Say what this job is run with, and return the variable by which its workers know that it was said."""
+    try:
+        here().job_log.say_configuration()
+    except Exception as error:  # noqa: BLE001 -- no job may fail of a line in a log
+        log.warning(f"Ray: what this job is run with cannot be told: {type(error).__name__}: {error}")
+        return {}
+    return {settings.SAID: DRIVER} if log.heard("info") else {}
+
+
+def _sent(driver: Any) -> dict[str, Any]:
+    """Return the variables that a job was started with, none where that cannot be told."""
+    from json import loads
+
+    try:
+        return dict(loads(driver.runtime_env).get("env_vars") or {})
+    except Exception:  # noqa: BLE001 -- a Ray that says it otherwise
+        return {}
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    """Return the names of a function's parameters, under decorators: `inspect` is not worth its time here."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
+
+
+def _is_client() -> bool:
+    """Return whether this process is a connected Ray client."""
+    api = getattr(sys.modules.get("ray.util.client"), "ray", None)
+    return api is not None and bool(api.is_connected())
+
+
+# -- multiprocessing ---------------------------------------------------------------------------------
+
+#: What `multiprocessing` knows of its fork server, which ends when the descriptor is closed: it stays open.
+_SERVER = ("_forkserver_pid", "_forkserver_address", "_forkserver_alive_fd")
+_UNPATCHED = "processes that it starts run without patches"
+
+
+class Spawned(Interception):
+    """Stands at the call by which `multiprocessing` starts a Python.
+
+    A fork server keeps the patches that it was started with. One from before `enable()`, or from before
+    `disable()`, therefore serves only the processes that it has made; the next one comes from a new server.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("multiprocessing", {"multiprocessing.util": "spawnv_passfds"})
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        """Make the lock: at first, and in the child of a fork, where the thread that held one is gone."""
+        self._lock = _thread.allocate_lock()
+
+    def _stand_in(self, _name: str, _module: Any, original: Any) -> Any:
+        def spawnv_passfds(path: Any, args: Any, passfds: Any) -> Any:
+            # The tracker of shared memory and semaphores runs no code of a job.
+            tracker = any("resource_tracker" in str(word) for word in args)
+            if self._finder is None or tracker or not self._arms():
+                return original(path, args, passfds)
+            with self._lock:
+                added = variables()
+                before = {variable: os.environ.get(variable) for variable in added}
+                os.environ.update(added)
+                try:
+                    return original(path, args, passfds)
+                finally:
+                    for variable, value in before.items():
+                        if value is None:
+                            os.environ.pop(variable, None)
+                        else:
+                            os.environ[variable] = value
+
+        return spawnv_passfds if original is not None else None
+
+    def _arms(self) -> bool:
+        """Return whether the next process can be armed, and may be. Raises `WorkersError` in strict mode."""
+        said = os.environ.get("OVERLAY") or None
+        if settings.says_no(said):
+            if "no" not in self._said:
+                self._said.add("no")
+                log.info(f"multiprocessing: processes that it spawns are not enabled, as OVERLAY={said} says")
+            return False
+        if reason := self._why_unarmed():
+            self._refuse(
+                f"{_UNPATCHED}: none is armed at its start, as {reason}",
+                "call overlay.enable() at the top of the script, above the block for `__main__`",
+            )
+        return not reason
+
+    def _look_around(self) -> None:
+        if settings.says_no(os.environ.get("OVERLAY", "")) and not _renewed_server():
+            self._refuse(
+                f"{_UNPATCHED}: its fork server was started before overlay.enable() and cannot be replaced",
+                "call overlay.enable() before the first process is started",
+            )
+
+    def leave(self) -> None:
+        """Restore the original."""
+        there = self._finder is not None
+        super().leave()
+        if there and not _renewed_server():
+            what = "its fork server cannot be replaced, and goes on making patched processes"
+            log.warning(f"multiprocessing: {what}")
+
+
+def _renewed_server() -> bool:
+    """Make the next process come from a new fork server, and return whether it will.
+
+    The old one lives on for the processes that it has made, until this process ends.
+    """
+    server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    if getattr(server, "_forkserver_pid", None) is None:
+        return True
+    # A Python that keeps it otherwise
+    if not hasattr(server, "_lock") or not all(hasattr(server, name) for name in _SERVER):
+        return False
+    with server._lock:  # noqa: SLF001 -- there is no other way
+        for name in _SERVER:
+            setattr(server, name, None)
+    return True
+
+
+RAY = RayJobs()
+SPAWNED = Spawned()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SPAWNED.renew_lock)

@@ -1,0 +1,139 @@
+"""The known defects that this very job meets, by the settings that its upstream has parsed.
+
+Nothing is guessed: an option that the upstream does not have, and a condition that no setting tells, are not
+met. So the list is never longer than the truth, and may be shorter.
+"""
+
+from __future__ import annotations
+
+from overlay import log
+from overlay.ledger import Met
+from overlay.model.rank import is_first
+from overlay.model.record import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from overlay.defect import Defect, Dialect, Setting
+    from overlay.patch import Patch
+    from overlay.runtime.engine import Engine
+    from overlay.verdict import Verdict
+
+#: The most defects that the line names.
+NAMED = 3
+#: A patch in one of these states does not mend what it is for, whatever its verdict.
+_OUT = ("failed", "incomplete", "skipped", "reverted")
+
+
+def meet(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]) -> None:
+    """Find the known defects that this job meets, keep them for the ledger, and log them in a line.
+
+    Only the first rank does. Never raises: no job may fail of a line in its log.
+
+    Args:
+        engine: What is enabled here, and keeps what is found.
+        dialect: How the settings are written, and whose defects they tell of.
+        parts: The settings by key, once for each part of the job that has its own, such as the actor and the
+            critic. A defect is met if one part meets all its conditions.
+
+    """
+    if not is_first():
+        return
+    try:
+        engine.met = found = find(engine, dialect, parts)
+        if found:
+            (log.warning if any(one.state != "mended" for one in found) else log.info)(sentence(found))
+    except Exception as error:  # noqa: BLE001 -- see above
+        log.debug(f"the known defects that this job meets cannot be told: {error!r}")
+
+
+def find(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]) -> tuple[Met, ...]:
+    """Return the known defects that a job meets, those that are not mended first, then the worst."""
+    from overlay.defect import HARMS
+    from overlay.model.collector import paused
+    from overlay.source.judge import judge
+    from overlay.source.known_defects import load_defects
+    from overlay.source.source import InstalledTree
+
+    patches = engine.known()
+    states = {one.patch: one for one in engine.status().patches}
+    tree, table = InstalledTree(), engine.tested()
+    found = []
+    with paused():
+        for defect in load_defects(patches).values():
+            reasons = why(defect, dialect, parts)
+            if reasons is None:
+                continue
+            verdicts, planned = _verdicts(engine, defect, patches, tree)
+            finding = judge(defect, patches, verdicts, planned, tree, table)
+            state, reason = finding.state, finding.reason
+            if state == "mended" and states[defect.patch].state in _OUT:
+                state, reason = "open", f"{defect.patch} is {states[defect.patch].state}"
+            if state in ("open", "unknown-source", "mended"):
+                way_out = finding.way_out or reason
+                found.append(
+                    Met(
+                        defect=defect.id, harm=defect.harm, state=state, why=reasons, way_out=way_out,
+                        patch=defect.patch,
+                    )
+                )  # fmt: skip
+    worst = list(HARMS)
+    return tuple(sorted(found, key=lambda one: (one.state == "mended", worst.index(one.harm), one.defect)))
+
+
+def why(defect: Defect, dialect: Dialect, parts: Iterable[Mapping[str, object]]) -> str | None:
+    """Return the settings by which a job meets a defect, `None` if it does not, or if they do not tell."""
+    from overlay.source.conditions import answer
+
+    if defect.project.name not in dialect.projects:
+        return None
+    for part in parts:
+        found = answer(defect, _look_up(part, dialect), dialect.assumes.get(defect.project.name, ()))
+        if found.word == "met":
+            return found.why
+    return None
+
+
+def _look_up(
+    settings: Mapping[str, object], dialect: Dialect
+) -> Callable[[Setting], list[tuple[str, object, str]]]:
+    from overlay.source.conditions import means
+
+    def look_up(condition: Setting) -> list[tuple[str, object, str]]:
+        key = condition.key
+        if key in dialect.negated and dialect.negated[key] in settings:
+            return [(key, not settings[dialect.negated[key]], "")]
+        if key in settings:
+            return [(key, settings[key], "")]
+        aside = dialect.aside.get(key, ())
+        named = [(full, one, "") for full, one in settings.items() if means(full, key, aside)]
+        # An option that this upstream does not have is not set, and says nothing else.
+        return named or ([(key, None, "")] if None in condition.among else [])
+
+    return look_up
+
+
+def _verdicts(
+    engine: Engine, defect: Defect, patches: Mapping[str, Patch], tree: object
+) -> tuple[dict[str, Verdict], dict[str, Verdict]]:
+    """Return the verdict on the patch of a defect, on its own and by what is selected here."""
+    if not defect.patch:
+        return {}, {}
+    here = {one.patch: one for one in engine.decided()}
+    if defect.patch in here:
+        return here, here
+    alone = engine.plan([defect.patch, *patches[defect.patch].requires], tree)  # type: ignore[arg-type]
+    verdict = next(one for one in alone.verdicts if one.patch == defect.patch)
+    return {defect.patch: verdict}, {defect.patch: verdict.replace(verdict="not-selected")}
+
+
+def sentence(found: Sequence[Met]) -> str:
+    """Return what the log says of the defects that a job meets."""
+    left = [one for one in found if one.state != "mended"]
+    mended = len(found) - len(left)
+    count = f"this job meets {len(found)} known defect{'s' * (len(found) != 1)}"
+    if not left:
+        return f"{count}, {'all ' if mended > 1 else ''}fixed here"
+    named = "; ".join(f"{one.defect} ({one.harm}): {one.way_out}" for one in left[:NAMED])
+    more = f"; and {len(left) - NAMED} more: overlay report" if len(left) > NAMED else ""
+    return f"{count}, {mended} fixed here, {len(left)} not: {named}{more}"

@@ -1,0 +1,132 @@
+"""Whether a job meets a defect under its settings: met, not met, or untold. Never "safe"."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from overlay.defect import Beyond, Setting
+from overlay.model.record import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    from overlay.defect import Condition, Defect
+
+    #: Gives the places where a job has a setting: the key in full, the value, and a remark on it. None at all
+    #: if the setting is not known.
+    LookUp = Callable[[Setting], "Iterable[tuple[str, Any, str]]"]
+
+#: What settings can say of a defect.
+ANSWERS = {
+    "met": "met by these settings",
+    "untold": "cannot be told from these settings",
+    "not-met": "not met by these settings",
+}
+
+
+class Open(str):
+    """A value that a file of settings does not tell, as it is written there."""
+
+    __slots__ = ()
+
+
+class Answer(Record):
+    """What settings say of a defect, or of one condition."""
+
+    #: One of `ANSWERS`.
+    word: str
+    #: The settings that decide it, and what is not known.
+    why: str = ""
+
+
+def names(full: str, key: str) -> bool:
+    """Return whether a key in a file is the setting that a condition asks for: it, or the end of its path."""
+    return full == key or full.endswith(f".{key}") or ("*" in key and fnmatchcase(full, key))
+
+
+def means(full: str, key: str, aside: tuple[str, ...]) -> bool:
+    """Return the same, but for keys that end so and mean something else: those of the patterns `aside`."""
+    return names(full, key) and not any(fnmatchcase(full, pattern) for pattern in aside)
+
+
+def answer(
+    defect: Defect, look_up: LookUp, assumed: Sequence[Setting] = (), unknown: str = " is not known"
+) -> Answer:
+    """Return what the settings of a job say of a defect.
+
+    Args:
+        defect: The defect.
+        look_up: Gives the settings.
+        assumed: What must hold as well.
+        unknown: What to say of a setting that `look_up` does not know.
+
+    """
+
+    def one(condition: Condition) -> Answer:
+        if isinstance(condition, Beyond):
+            return Answer(word="untold", why=condition.what)
+        # An engine for the actor and one for the critic, say: one that meets it is enough.
+        places = [_value(condition, *place) for place in look_up(condition)]
+        return _any(places) if places else Answer(word="untold", why=f"{condition.key}{unknown}")
+
+    first = [one(condition) for condition in assumed]
+    if not defect.when:
+        return _all([*first, Answer(word="met", why="by every job")])
+    return _any([_all([*first, *map(one, way)]) for way in defect.when])
+
+
+def _value(condition: Setting, full: str, one: Any, remark: str) -> Answer:
+    if isinstance(one, Open):
+        return Answer(word="untold", why=f"{full} is {one} in the file")
+    if isinstance(one, tuple) and one:
+        found = _any([_value(condition, full, member, remark) for member in one])
+        return found if found.word == "untold" else found.replace(why=f"{full} is {_shown(one)}{remark}")
+    said = f"{full} is {_shown(one)}{remark}"
+    holds = _holds(condition, one)
+    return Answer(word="untold" if holds is None else "met" if holds else "not-met", why=said)
+
+
+def _holds(condition: Setting, one: Any) -> bool | None:
+    """Return whether a value meets a condition, `None` if the two cannot be compared."""
+    if condition.above is not None:
+        if one is None or isinstance(one, bool):
+            return False
+        return one > condition.above if isinstance(one, (int, float)) else None
+    if condition.among:
+        return any(_same(one, wanted) for wanted in condition.among)
+    return not any(_same(one, wanted) for wanted in condition.other)
+
+
+def _same(one: Any, wanted: Any) -> bool:
+    if isinstance(one, bool) or isinstance(wanted, bool) or one is None or wanted is None:
+        return one is wanted
+    if isinstance(one, str) and isinstance(wanted, str) and "*" in wanted:
+        return fnmatchcase(one, wanted)
+    return bool(one == wanted)
+
+
+def _shown(one: Any) -> str:
+    if one is None:
+        return "not set"
+    if isinstance(one, bool):
+        return "on" if one else "off"
+    return " ".join(map(str, one)) if isinstance(one, tuple) else str(one)
+
+
+def _all(answers: Sequence[Answer]) -> Answer:
+    """Return what conditions say together that must all hold: one that does not is enough."""
+    against = [one for one in answers if one.word == "not-met"]
+    return against[0] if against else _together(answers, "untold", "met")
+
+
+def _any(answers: Sequence[Answer]) -> Answer:
+    """Return what alternatives say: one that holds is enough."""
+    for_it = [one for one in answers if one.word == "met"]
+    return for_it[0] if for_it else _together(answers, "untold", "not-met")
+
+
+def _together(answers: Sequence[Answer], first: str, second: str) -> Answer:
+    word = first if any(one.word == first for one in answers) else second
+    why = dict.fromkeys(one.why for one in answers if one.word == word and one.why)
+    return Answer(word=word, why=" and ".join(why))

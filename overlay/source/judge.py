@@ -1,0 +1,135 @@
+"""Whether an installation has a defect, by its source, and whether a patch mends it there."""
+
+from __future__ import annotations
+
+from overlay.model.record import TYPE_CHECKING, Record
+from overlay.patch import Patch, Target
+from overlay.source.decide import decide_target
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+
+    from overlay.defect import Defect
+    from overlay.source.source import Tree
+    from overlay.source.table import Table
+    from overlay.verdict import TargetVerdict, Verdict
+
+#: What an installation can be to a defect, in the order in which people are told.
+STATES: dict[str, str] = {
+    "open": "present and not mended",
+    "unknown-source": "not known for this source",
+    "mended": "present and mended",
+    "not-needed": "not there: this release does not have the code that is wrong",
+    "not-installed": "the project is not installed",
+}
+#: Said where neither a setting nor a release is known to help.
+NONE = "no way out is known"
+_OF_VERDICTS = {
+    "apply": "open",
+    "not-needed": "not-needed",
+    "not-installed": "not-installed",
+}
+
+
+class Finding(Record):
+    """What was found of one defect in an installation."""
+
+    defect: str
+    project: str
+    version: str
+    harm: str
+    #: One of `STATES`.
+    state: str
+    #: Why it is not mended, or cannot be told; empty if there is nothing to say.
+    reason: str = ""
+    #: What to do about it, empty if there is nothing to be done.
+    way_out: str = ""
+    patch: str = ""
+    #: A site that says so, for a reader of code.
+    site: str = ""
+
+
+def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
+    defect: Defect,
+    patches: Mapping[str, Patch],
+    everything: Mapping[str, Verdict],
+    planned: Mapping[str, Verdict],
+    tree: Tree,
+    table: Table,
+) -> Finding:
+    """Return what a tree is to a defect. Never raises.
+
+    Args:
+        defect: The defect, with what it leaves to its patch filled in.
+        patches: All that are known, by id.
+        everything: What is decided on each of them if all are selected.
+        planned: What is decided with the selection that counts.
+        tree: The source.
+        table: Which sources have it.
+
+    """
+    found = _look(defect, everything, tree, table)
+    state = _OF_VERDICTS.get(found.verdict, "unknown-source")
+    if state == "open" and defect.only and found.variant not in defect.only:
+        state = "not-needed"
+    finding = Finding(
+        defect=defect.id,
+        project=defect.project.name,
+        version=found.version,
+        harm=defect.harm,
+        state=state,
+        patch=defect.patch,
+        site=next((one.site for one in found.findings if ":" in one.site), ""),
+    )
+    if state == "unknown-source":
+        return finding.replace(reason=found.reason, way_out=_later(defect))
+    if state != "open" or not defect.patch:
+        return finding.replace(way_out=_way_out(defect) if state == "open" else "")
+    verdict = planned[defect.patch]
+    if verdict.verdict == "apply":
+        return finding.replace(state="mended")
+    if verdict.verdict == "not-selected":
+        named = patches[defect.patch].opt_in
+        why = f"{defect.patch} mends it, and is opt-in" if named else "its patch is not selected"
+        return finding.replace(reason=why, way_out=f"OVERLAY_PATCHES=all,{defect.patch}")
+    why = f"{defect.patch} is {verdict.verdict}: {verdict.reason}"
+    return finding.replace(reason=why, way_out=_way_out(defect))
+
+
+def _look(defect: Defect, verdicts: Mapping[str, Verdict], tree: Tree, table: Table) -> TargetVerdict:
+    """Return the verdict on a defect's own sources, or on those of the patch that mends it."""
+    if not defect.sites:
+        name = defect.project.name
+        return next(one for one in verdicts[defect.patch].targets if one.project == name)
+    sources = as_patch(defect)
+    return decide_target(sources, sources.targets[0], tree, table)
+
+
+def as_patch(defect: Defect) -> Patch:
+    """Return a defect with sources of its own as a patch that replaces nothing: it is decided on alike."""
+    return Patch(
+        id=defect.id,
+        summary=defect.summary,
+        why=defect.summary,
+        upstream=defect.upstream,
+        targets=(Target(project=defect.project, variants=(), tells=defect.sites),),
+    )
+
+
+def _way_out(defect: Defect) -> str:
+    return "; or ".join(filter(None, [advice(defect), _later(defect)])) or NONE
+
+
+def advice(defect: Defect) -> str:
+    """Return what to do about a defect, and whether anybody tried it; empty if nothing is known."""
+    untried = "" if defect.tried or not defect.way_out else "(not tried) "
+    return untried + defect.way_out
+
+
+def _later(defect: Defect) -> str:
+    return f"{defect.project.name} {defect.fixed} has the fix" if defect.fixed else ""
+
+
+def concerns(finding: Finding, harms: Container[str]) -> bool:
+    """Return whether a finding is one of a project that is there, and of the harms that are asked for."""
+    return finding.state != "not-installed" and finding.harm in harms

@@ -1,0 +1,38 @@
+"""`megatron.known-defects`: rank 0 says which known defects this very job meets."""
+
+from typing import Any
+
+from overlay.compat.projects import MEGATRON
+from overlay.effect import effect
+from overlay.patch import Patch, around, one_target, replaced, variant
+
+_VARS = "megatron.training.global_vars"
+EFFECT = effect(__name__, "job", did="looked up the settings of", always=True)
+
+
+@around
+def set_args(original: Any, args: Any) -> None:
+    """Look up the arguments, which Megatron, slime or miles has parsed and validated by now."""
+    original(args)
+    from overlay.compat.dialects import FLAGS
+    from overlay.runtime.met import meet
+    from overlay.runtime.process import here
+
+    meet(here(), FLAGS, [vars(args)])
+    EFFECT.changed += 1
+
+
+PATCH = Patch(
+    id="megatron.known-defects",
+    summary="Say at the start which known defects this job meets, by its parsed arguments",
+    why="An audit before the job can only read its scripts. Once Megatron, slime or miles has parsed and "
+    "validated the arguments, rank 0 looks up which known defects they meet. It logs in a line how many are "
+    "fixed here, and what to do about the others.",
+    evidence="It changes nothing that computes: it adds a line to the log, and to the ledger.",
+    changes=("safety",),
+    met="Any job that Megatron's training arguments start. It changes no number.",
+    upstream=(),
+    companion=True,
+    without="the log does not say which known defects this job meets",
+    targets=one_target(MEGATRON, variant("0.12", replaced(f"{_VARS}:set_args", set_args)), tells=(_VARS,)),
+)

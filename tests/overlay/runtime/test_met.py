@@ -1,0 +1,98 @@
+"""What a job is told of the known defects that it meets by its own settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from overlay.compat.dialects import DIALECTS
+from overlay.defect import Setting
+from overlay.ledger import Met
+from overlay.runtime import met
+from overlay.runtime.loading import load_all
+from overlay.source.known_defects import load_defects
+
+if TYPE_CHECKING:
+    from overlay.defect import Condition, Defect, Dialect
+
+DEFECTS = load_defects(load_all())
+#: Each way to meet a defect that settings tell whole.
+WAYS = [
+    pytest.param(defect, way, id=f"{defect.id}-{number}")
+    for defect in DEFECTS.values()
+    for number, way in enumerate(defect.when)
+    if all(isinstance(one, Setting) for one in way)
+]
+
+
+def dialect_of(defect: Defect) -> Dialect:
+    return next(one for one in DIALECTS if defect.project.name in one.projects)
+
+
+def value(condition: Setting, *, holds: bool) -> Any:
+    """Return a value with which a condition holds, or does not."""
+    if condition.above is not None:
+        return condition.above + 1 if holds else condition.above
+    if condition.among:
+        first = condition.among[0]
+        yes = first.replace("*", "x") if isinstance(first, str) else first
+        return yes if holds else "none of these"
+    return "none of these" if holds else condition.other[0]
+
+
+def settings_of(
+    way: tuple[Condition, ...], dialect: Dialect, fails: Condition | None = None
+) -> dict[str, Any]:
+    """Return settings as the upstream keeps them, under which all conditions hold but one."""
+    found: dict[str, Any] = {}
+    for one in way:
+        assert isinstance(one, Setting)
+        said = value(one, holds=one is not fails)
+        if one.key in dialect.negated:
+            found[dialect.negated[one.key]] = not said if isinstance(said, bool) else said != "none of these"
+        else:
+            found[one.key] = said
+    return found
+
+
+@pytest.mark.parametrize(("defect", "way"), WAYS)
+def test_a_defect_is_told_where_each_condition_holds(defect: Defect, way: tuple[Condition, ...]) -> None:
+    dialect = dialect_of(defect)
+    assert met.why(defect.replace(when=(way,)), dialect, [settings_of(way, dialect)])
+    for one in way:
+        if [getattr(other, "key", "") for other in way].count(one.key) == 1:  # type: ignore[union-attr]
+            left = settings_of(way, dialect, fails=one)
+            assert met.why(defect.replace(when=(way,)), dialect, [left]) is None
+
+
+@pytest.mark.parametrize("defect", DEFECTS.values(), ids=list(DEFECTS))
+def test_options_that_are_not_there_meet_nothing(defect: Defect) -> None:
+    asked = [one for way in defect.when for one in way if isinstance(one, Setting)]
+    if asked and not any(None in one.among for one in asked):
+        assert met.why(defect, dialect_of(defect), [{}]) is None
+
+
+def test_parts_are_not_mixed() -> None:
+    defect = DEFECTS["slime.eps-clip-c-ignored"]
+    both = {"eps_clip_c": 3.0, "train_backend": "megatron"}
+    dialect = dialect_of(defect)
+    assert met.why(defect, dialect, [both])
+    assert met.why(defect, dialect, [{"eps_clip_c": 3.0}, {"train_backend": "megatron"}]) is None
+
+
+def told(**states: str) -> tuple[Met, ...]:
+    return tuple(
+        Met(defect=f"a.{name.replace('_', '-')}", harm="crash", state=state, why="x is on", way_out="set y")
+        for name, state in states.items()
+    )
+
+
+def test_the_line_says_what_to_do_about_what_is_left() -> None:
+    assert met.sentence(told(b="mended")) == "this job meets 1 known defect, fixed here"
+    assert met.sentence(told(b="mended", c="mended")) == "this job meets 2 known defects, all fixed here"
+    found = met.sentence(told(b="open", c="mended"))
+    assert found == "this job meets 2 known defects, 1 fixed here, 1 not: a.b (crash): set y"
+    many = met.sentence(told(b="open", c="open", d="open", e="open", f="unknown-source"))
+    assert many.endswith("a.d (crash): set y; and 2 more: overlay report")
+    assert "\n" not in many
