@@ -1,6 +1,7 @@
 """The arguments of a job decide which known defects it is told of: none is named that they exclude."""
 
 import random
+import typing
 from collections.abc import Mapping
 from types import SimpleNamespace
 
@@ -23,11 +24,15 @@ LOUD = {
 
 def wrong(seed: str) -> str:
     """Return what is wrong in what the arguments of drawn jobs are said to meet."""
+    import typing_extensions
+
     import overlay
     import overlay.compat.megatron_on_cpu  # before Megatron
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.no_triton import no_triton
 
+    # From 0.18 on the trainer takes what Python has from 3.12 on.
+    vars(typing).setdefault("override", typing_extensions.override)
     with cuda_on_cpu(), no_triton():
         from megatron.training import global_vars
 
