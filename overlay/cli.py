@@ -122,7 +122,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
 
         add_proof(proof)
     add("schema", _schema, "print the JSON schema of what the commands print with --json")
-    text = "say which ranks of a job have what, or write one HTML page about that or about installations"
+    text = "show which patches the ranks of a job had, or write that, or an audit, as one HTML page"
     report = add("report", _report, text)
     what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
     report.add_argument("job", nargs="?", metavar="DIR", help=what)

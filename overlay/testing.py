@@ -75,7 +75,7 @@ def applied(patch: Patch) -> Iterator[None]:
         found = _of(patch, engine.status().patches)
         if found.state != "applied":
             what = found.reason or "none of the modules that it changes was imported"
-            msg = f"{patch.id} is {found.state}, and nothing of it was tested: {what}"
+            msg = f"{patch.id} is {found.state}, so none of it was tested: {what}"
             raise AssertionError(msg)
     finally:
         engine.disable()

@@ -30,31 +30,32 @@ if TYPE_CHECKING:
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the commands to a parser."""
-    add_command("list", _list, "list the patches, and what each comes to with what is installed here")
-    explain = add_command("explain", _explain, "say all about one patch, and what is decided for it here")
+    add_command("list", _list, "list all patches, and the verdict on each here")
+    explain = add_command("explain", _explain, "show everything about one patch, and the verdict on it here")
     explain.add_argument("id", metavar="ID")
     add_sites(explain)
-    add_command("packs", _packs, "list the packs that are installed, without importing them")
+    add_command("packs", _packs, "list the installed packs without importing them")
     plan = add_command("plan", _plan, "decide on the selected patches without importing anything")
     add_sites(plan)
     add_selection(plan, "what to select (default: OVERLAY_PATCHES, or all)")
     audit = add_command(
-        "audit", _audit, "say what is known to be wrong here, and what is mended, importing nothing"
+        "audit", _audit, "list the known defects here, and which are mended, without importing anything"
     )
     what = "a site-packages, a checkout, an unpacked wheel (default: what this Python imports)"
     audit.add_argument("path", nargs="*", metavar="PATH", help=what)
     add_sites(audit)
-    what = "by which patches a defect counts as mended (default: all, whatever OVERLAY_PATCHES says)"
+    what = "the patches that mend defects (default: all, whatever OVERLAY_PATCHES says)"
     add_selection(audit, what)
-    audit.add_argument("--harm", action="append", choices=list(HARMS), help="only of this harm; repeatable")
+    what = "only defects of this harm; repeatable"
+    audit.add_argument("--harm", action="append", choices=list(HARMS), help=what)
     what = "the settings of a job: flags, a script with them, overrides or YAML; says which defects they meet"
     audit.add_argument("--settings", metavar="FILE", help=what)
     what = "print an entry for each defect, on more than a screen"
     audit.add_argument("--all", action="store_true", help=what)
-    audit.add_argument("--explain", metavar="ID", help="say all about one defect, and what it is here")
+    audit.add_argument("--explain", metavar="ID", help="show everything about one defect, and its state here")
     what = "print what is decided on each patch, and the sites that decided, instead of the defects"
     audit.add_argument("--sites", action="store_true", help=what)
-    what = "say whether a Python process that starts here and now is patched, and what to do if not"
+    what = "check whether a Python process that starts here is patched, and say what to do if not"
     add_command("doctor", _doctor, what)
 
 
@@ -104,8 +105,8 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     if arguments.site and {one.verdict for one in plan.verdicts} - {"not-selected"} == {"not-installed"}:
         return _say_no_upstream(arguments.site)
     for verdict in plan.lost:
-        lost = f"nobody named it: without it, {engine.known()[verdict.patch].without}"
-        say(f"{verdict.patch} cannot be applied, which stops nothing, as {lost}")
+        lost = f"without it, {engine.known()[verdict.patch].without}"
+        say(f"{verdict.patch} cannot be applied, but jobs go on, as it was not selected by name: {lost}")
     return EXIT_LOUD if plan.loud else EXIT_OK
 
 

@@ -37,7 +37,7 @@ class Locked(Record):
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
-    lock = add_command("lock", _lock, "write overlay.lock: what is decided here, to be held by OVERLAY_PIN")
+    lock = add_command("lock", _lock, "record the verdicts in overlay.lock, to which OVERLAY_PIN holds a job")
     lock.add_argument("--file", metavar="PATH", default="overlay.lock", help="default: overlay.lock")
     what = lock.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="write nothing, and say what differs")
@@ -71,7 +71,7 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
     show(arguments, found.to_dict(), lambda: _text(found, before, facts(new), facts(here)))
     if found.differences and not (written or arguments.check):
         say(
-            f"{arguments.file} is there, and nothing was written: `overlay lock --update` writes over it, "
+            f"{arguments.file} exists, so nothing was written: `overlay lock --update` overwrites it, "
             "--update ID locks one patch anew"
         )
     asked = set(found.loud).difference(engine.chosen(arguments.patches).companions)
@@ -86,7 +86,7 @@ def _text(
         lines += ["written; changed in it:", *_changes(before, locked, ("was", "is", "added", "dropped"))]
     elif found.written:
         lines.append("written")
-    lines.append("differs from what is here:" if found.differences else "is what is here")
+    lines.append("differs from this environment:" if found.differences else "matches this environment")
     sides = ("selected here and not locked", "locked and not selected here")
     lines += _changes(locked, here, ("locked", "here", *sides))
     lines += [f"locked although it cannot be applied: {name}" for name in found.loud]
@@ -124,7 +124,7 @@ def _existing(arguments: argparse.Namespace, ids: list[str]) -> Lock | None:
             raise
         if arguments.update is not None:  # what is damaged is written over all the same
             return None
-        raise LockError(f"{error} (nothing was written: `overlay lock --update` writes over it)") from error
+        raise LockError(f"{error} (nothing was written: `overlay lock --update` overwrites it)") from error
 
 
 def _updated(old: Lock, here: Lock, ids: list[str]) -> Lock:

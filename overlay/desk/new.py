@@ -64,10 +64,10 @@ class _Home(Record):
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
-    new = add_command("new", _new, "write the files of a patch, and of a pack for it, to be filled in")
+    new = add_command("new", _new, "write the files of a new patch, and of a new pack, for you to fill in")
     new.add_argument("id", metavar="PATCH-ID", help="project.what-is-mended")
-    new.add_argument("sites", metavar="SITE", nargs="*", help="what is to be replaced (module:qualname)")
-    what = "for this pack, which is begun if it is not there"
+    new.add_argument("sites", metavar="SITE", nargs="*", help="a function to replace (module:qualname)")
+    what = "the pack to write into, created if it does not exist"
     new.add_argument("--pack", metavar="NAME", default="", help=what)
     new.add_argument("--upstream", metavar="REF", default="", help="owner/repo#number, or its address")
     what = "look for SITE in this folder (or wheel) only"
@@ -112,7 +112,7 @@ def write(wish: Wish, folder: str, tree: Tree) -> Written:
     texts = {**home.files, **files, **_patch(place, wish.sites or (_UNKNOWN,), words)}
     there = [path for path in (f"{place}.py", *texts) if os.path.lexists(os.path.join(folder, path))]
     if there:
-        raise SelectionError(f"{there[0]} is there already, and nothing was written")
+        raise SelectionError(f"{there[0]} exists already, so nothing was written")
     _put(folder, texts)
     return Written(id=ident, files=tuple(texts), todo=_todo(home, ident, project))
 
@@ -145,7 +145,7 @@ def _home(folder: str, pack: str) -> _Home:
             raise SelectionError(what)
         return _Home(pack="", package=PACK, path="patches")
     if not pack:
-        raise SelectionError(f"{folder} is no checkout of overlay: say by --pack NAME for which pack it is")
+        raise SelectionError(f"{folder} is not a checkout of overlay: name your pack with --pack NAME")
     if not settings.is_pack_name(pack):
         raise SelectionError(f"{pack!r} is not the name of a pack: small letters, digits and hyphens")
     package = f"{pack.replace('-', '_')}_overlay"

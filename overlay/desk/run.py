@@ -25,15 +25,15 @@ EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: Its own options with a value.
 _WITH_VALUE = ("--patches", "--pin")
 _EPILOG = (
-    "COMMAND and all that follows is started as it is; a -- before it is allowed. Exit codes: that of the "
-    "command; 2 a setting, the selection, a pack or the pin is wrong, 1 the Python of the command is not "
-    "armed (in both cases nothing is started); 126, 127 the command cannot be started, as in a shell."
+    "COMMAND is started with all words that follow it; you may put -- before it. Exit codes: that of the "
+    "command; 1 its Python would not be patched; 2 a setting, the selection, a pack or the pin is wrong (in "
+    "both cases the command is not started); 126, 127 it cannot be started, as in a shell."
 )
 
 
 def add(commands: Any) -> None:
     """Add the command to the commands of a parser. It prints nothing of its own, so there is no `--json`."""
-    text = "arm every Python process of a command: overlay run torchrun ..."
+    text = "start a command, and patch each of its Python processes: overlay run torchrun ..."
     run = commands.add_parser(
         "run",
         help=text,
@@ -65,7 +65,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     try:
         environ = _environment(arguments)
     except OverlayError as error:
-        raise SelectionError(f"nothing is started: {error}") from error
+        raise SelectionError(f"the command was not started: {error}") from error
     status = _refused(arguments.words, environ)
     if status:
         return status
@@ -129,15 +129,15 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
         try:
             answer = ask(interpreter, environ)
         except OSError as error:
-            say(f"{interpreter.path} cannot be asked whether it is armed: {error}")
+            say(f"{interpreter.path} cannot be asked whether it would be patched: {error}")
             return EXIT_NO_COMMAND if known else 0
         if known is None or not answer.other:
             _check(environ)
         reason = refusal(interpreter, answer)
         if reason and known is None:
-            say(f"{words[0]} may start any Python, and the first on the PATH is not armed: {reason}")
+            say(f"{words[0]} may start any Python, and the first on the PATH would not be patched: {reason}")
         elif reason:
-            say(f"nothing is started, because it would not be armed: {reason}")
+            say(f"the command was not started, because its Python would not be patched: {reason}")
             return EXIT_USAGE if answer.said else EXIT_LOUD
     return 0
 
@@ -155,7 +155,7 @@ def _check(environ: dict[str, str]) -> None:
         engine.enable()
         engine.disable()
     except OverlayError as error:
-        raise SelectionError(f"nothing is started: {error}") from error
+        raise SelectionError(f"the command was not started: {error}") from error
     finally:
         os.environ.clear()
         os.environ.update(before)

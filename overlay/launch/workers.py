@@ -128,6 +128,8 @@ class Interception:
             log.warning(text)
 
 
+_NOT_ENABLED = "overlay is not enabled at their start"
+
 # -- Ray ---------------------------------------------------------------------------------------------
 
 _WORKER = "ray._private.worker"
@@ -214,7 +216,7 @@ class RayJobs(Interception):
         if said is None:  # an empty variable of a process is none
             said, place = os.environ.get("OVERLAY") or None, "the environment of its driver"
         if settings.says_no(said):
-            log.info(f"Ray: the workers of this job are not enabled, as OVERLAY={said} in {place} says")
+            log.info(f"Ray: the workers of this job are not patched, because of OVERLAY={said} in {place}")
             return env
         by_hand = "OVERLAY" in given  # then somebody vouches for it
         if not by_hand:
@@ -226,9 +228,9 @@ class RayJobs(Interception):
         told = _introduced() if drives else {}
         if added and understood:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-            who = "the workers of this job are armed"
+            who = "overlay is enabled in the workers of this job"
             if drives is None:
-                who = "this job is armed, if overlay is installed where it runs,"
+                who = "overlay is enabled in this job, if it is installed where the job runs,"
             log.info(f"Ray: {who} by its runtime_env: {shown}")
         return {**env, "env_vars": {**given, **added, **told}} if added or told else env
 
@@ -241,12 +243,12 @@ class RayJobs(Interception):
                 self._refuse(
                     f"{field!r} in the runtime_env of this job gives its workers another Python: if "
                     f"overlay is not installed there, they run without patches",
-                    f"once it is, say that workers are armed: {_LINE}",
+                    f"once it is, say that overlay is enabled in workers: {_LINE}",
                 )
         if reason := self._why_unarmed():
             self._refuse(
-                f"workers of this job would run without patches: none is armed at its start, as {reason}",
-                f"if they are armed where they run, say so: {_LINE}",
+                f"workers of this job would run without patches: {_NOT_ENABLED}, as {reason}",
+                f"if it is enabled where they run, say so: {_LINE}",
             )
 
     def _understood(self, sent: dict[str, Any]) -> bool:
@@ -297,7 +299,7 @@ def _introduced() -> dict[str, str]:
     try:
         here().job_log.say_configuration()
     except Exception as error:  # noqa: BLE001 -- no job may fail of a line in a log
-        log.warning(f"Ray: what this job is run with cannot be told: {type(error).__name__}: {error}")
+        log.warning(f"Ray: the configuration of this job cannot be logged: {type(error).__name__}: {error}")
         return {}
     return {settings.SAID: DRIVER} if log.heard("info") else {}
 
@@ -375,11 +377,11 @@ class Spawned(Interception):
         if settings.says_no(said):
             if "no" not in self._said:
                 self._said.add("no")
-                log.info(f"multiprocessing: processes that it spawns are not enabled, as OVERLAY={said} says")
+                log.info(f"multiprocessing: spawned processes are not patched, because of OVERLAY={said}")
             return False
         if reason := self._why_unarmed():
             self._refuse(
-                f"{_UNPATCHED}: none is armed at its start, as {reason}",
+                f"{_UNPATCHED}: {_NOT_ENABLED}, as {reason}",
                 "call overlay.enable() at the top of the script, above the block for `__main__`",
             )
         return not reason

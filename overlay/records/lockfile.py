@@ -51,7 +51,7 @@ def read(path: str) -> Lock:
     except (LookupError, TypeError, AttributeError) as error:
         raise LockError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     if not plain:
-        raise LockError(f"{path} is damaged: a value in it is of another kind than a lock has")
+        raise LockError(f"{path} is damaged: a value in it has the wrong type")
     if not whole:
         raise LockError(
             f"{path} is damaged, or was edited: it is not what its digest says; write it with "

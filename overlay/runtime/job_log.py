@@ -72,7 +72,7 @@ class JobLog:
                 with suppress(RuntimeError):  # no more threads, or the interpreter is ending: it is said then
                     _thread.start_new_thread(self._after_a_while, (QUIET,))
         except Exception as error:  # noqa: BLE001 -- no import may fail of a line in a log
-            log.warning(f"what this job is run with cannot be told: {type(error).__name__}: {error}")
+            log.warning(f"the configuration of this job cannot be logged: {type(error).__name__}: {error}")
 
     def say_configuration(self) -> None:
         """Say what the job is run with, if that is this process's to say."""
@@ -131,7 +131,7 @@ class JobLog:
         try:
             account = self._account()
         except Exception as error:  # noqa: BLE001 -- at the end of a process, or in a thread of its own
-            log.warning(f"what is in place here cannot be told: {type(error).__name__}: {error}")
+            log.warning(f"what is applied here cannot be logged: {type(error).__name__}: {error}")
             return
         if account is None:
             return

@@ -117,7 +117,7 @@ def recorded() -> str:
     for name in load_patches():
         if (found := mutants(name)) is not None:
             share = found["passed"] / max(found["tried"], 1)
-            word = "is too weak" if rows.too_weak(found) else "may speak"
+            word = "is too weak" if rows.too_weak(found) else "is strong enough"
             lines.append(
                 f"{name:28}{found['tried']:8}{found['passed']:8}{share:8.0%}  {found['run']}  {word}"
             )

@@ -165,7 +165,7 @@ def test_a_lock_that_is_there_is_not_written_over_unasked(job: Job) -> None:
     done = job.venv.run("-m", "overlay", *words, **UNARMED)
     assert done.returncode == 1
     assert "  acme/fakeup.scale: fakeup version: locked 1.2.0, here 1.3.0\n" in done.stdout
-    assert "nothing was written: `overlay lock --update` writes over it" in done.stderr
+    assert "nothing was written: `overlay lock --update` overwrites it" in done.stderr
     found = job.venv.read(*words, "--update", **UNARMED)
     assert found["written"]
     assert found["changed"] == ["acme/fakeup.scale: fakeup version: was 1.2.0, is 1.3.0"]
@@ -188,7 +188,7 @@ def test_a_damaged_lock_is_written_over_when_that_is_asked_for(job: Job) -> None
     done = job.venv.run(*words, **UNARMED)
     assert done.returncode == 2
     assert "is damaged" in done.stderr
-    assert "`overlay lock --update` writes over it" in done.stderr
+    assert "`overlay lock --update` overwrites it" in done.stderr
     assert job.file.read_text() == "x"
     assert job.venv.run(*words, "--update", **UNARMED).returncode == 0
     assert job.venv.run("-c", PROBE, **job.settings).stdout.split() == [PATCHED]

@@ -66,7 +66,8 @@ def test_the_workers_of_a_driver_that_is_enabled_are_too(cluster: Cluster) -> No
     assert found["put back"]
     said = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
     wanted = "OVERLAY=1 OVERLAY_PACKS=acme OVERLAY_PATCHES=acme/* OVERLAY_STRICT=1"
-    assert said == [f"overlay: Ray: the workers of this job are armed by its runtime_env: {wanted}"] * 2
+    enabled = "overlay: Ray: overlay is enabled in the workers of this job by its runtime_env:"
+    assert said == [f"{enabled} {wanted}"] * 2
     # The driver says what the job is run with, for both of its jobs; its workers, what they have.
     (line,) = [line for line in done.stderr.splitlines() if "overlay: configuration" in line]
     assert "; 2 patches selected, strict, digest " in line
@@ -126,7 +127,7 @@ def test_who_opts_out_is_left_alone(cluster: Cluster) -> None:
     assert found["by the job"]["set"] == {"MINE": "1"}
     assert of(found["by the driver"], UNARMED) == UNARMED
     said = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
-    begin = "overlay: Ray: the workers of this job are not enabled, as OVERLAY="
+    begin = "overlay: Ray: the workers of this job are not patched, because of OVERLAY="
     assert said == [f"{begin}0 in its runtime_env says", f"{begin}off in the environment of its driver says"]
 
 
@@ -169,7 +170,7 @@ def test_a_job_that_is_submitted_from_python_is_armed(cluster: Cluster) -> None:
     # Its own log says what it is run with, and that of whoever submits it does not.
     assert found["log"].count("overlay: configuration: ") == 1
     assert "overlay: configuration" not in done.stderr
-    assert "overlay: Ray: this job is armed, if overlay is installed where it runs, by its" in done.stderr
+    assert "overlay: Ray: overlay is enabled in this job, if it is installed where" in done.stderr
 
 
 def test_a_job_that_is_submitted_by_an_armed_command_is_armed(cluster: Cluster) -> None:
@@ -195,7 +196,7 @@ def test_strict_mode_refuses_before_anything_is_sent(cluster: Cluster, tmp_path:
     (venv.site / "overlay-startup.pth").unlink()
     (venv.site / "acme.pth").write_text(f"{cluster.venv.site}\n")
     found, _ = cluster.job("refused", venv)
-    assert "none is armed at its start, as no overlay-startup.pth" in found["plain"]
+    assert "overlay is not enabled at their start, as no overlay-startup.pth" in found["plain"]
     assert "install overlay again from its wheel" in found["plain"]
 
 

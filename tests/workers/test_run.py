@@ -64,7 +64,7 @@ def test_what_is_wrong_starts_nothing_and_is_status_2(
     done = run(worksite, *options, "python", "-c", "print('ran')", **environ)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert words in done.stderr
-    assert done.stderr.startswith("overlay: nothing is started: ")
+    assert done.stderr.startswith("overlay: the command was not started: ")
     assert done.stderr.count("\n") == 1
 
 
@@ -137,7 +137,7 @@ def test_of_a_shell_the_first_python_is_asked_and_it_is_started(worksite: Venv, 
     done = run(worksite, "sh", "-c", "echo ran", **other.on_path())
     assert done.stdout == "ran\n"
     assert done.stderr.startswith(
-        "overlay: sh may start any Python, and the first on the PATH is not armed: "
+        "overlay: sh may start any Python, and the first on the PATH would not be patched: "
     )
 
 

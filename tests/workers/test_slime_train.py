@@ -212,7 +212,7 @@ def test_the_one_patch_of_the_page_is_all_that_the_actors_have(
     printed = trained(release, snippet, {}, steps, request.getfixturevalue("cluster"), tmp_path)
     actors = said_by("MegatronTrainRayActor", printed)
     assert [named(lines) for lines in actors.values()] == [{"megatron.agreement", "slime.loss-memory"}] * 2
-    armed = re.findall(r"overlay: Ray: the workers of this job are armed by its runtime_env: (.*)", printed)
+    armed = re.findall(r"overlay is enabled in the workers of this job by its runtime_env: (.*)", printed)
     assert len(armed) == 1
     assert "OVERLAY_PATCHES=slime.loss-memory" in armed[0]
     wanted = expected(steps, monkeypatch)

@@ -37,7 +37,7 @@ def test_what_multiprocessing_starts_is_patched_until_disable(
 def test_a_driver_that_says_no_is_respected(worksite: Venv) -> None:
     done = worksite.run("-W", "ignore", SCRIPT, **PACK, OVERLAY="0")
     assert set(found_by(done).values()) == {int(PLAIN)}
-    assert done.stderr.count("processes that it spawns are not enabled, as OVERLAY=0 says") == 1
+    assert done.stderr.count("spawned processes are not patched, because of OVERLAY=0") == 1
 
 
 def test_a_fork_server_from_before_is_replaced(worksite: Venv) -> None:
@@ -65,6 +65,6 @@ def test_where_no_process_is_armed_it_is_loud(worksite: Venv, tmp_path: Path) ->
     finally:
         kept.rename(hidden)
     assert set(found_by(done).values()) == {int(PLAIN)}
-    assert done.stderr.count("run without patches: none is armed at its start, as ") == 1
+    assert done.stderr.count("run without patches: overlay is not enabled at their start, as ") == 1
     assert strict.returncode == 1
     assert "WorkersError: multiprocessing: " in strict.stderr

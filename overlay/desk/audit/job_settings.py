@@ -115,7 +115,7 @@ def recognise(
     best = max(dialects, key=lambda dialect: scores[dialect.name])
     if not scores[best.name]:
         known = ", ".join(dialect.name for dialect in dialects)
-        raise SettingsError(f"{file} holds no setting that is known; it can be {known}")
+        raise SettingsError(f"{file} has no setting that overlay knows; it can be {known}")
     declared, missing = options(best, read)
     defaults = declared | best.defaults
     # A word after a switch is no value of it, and may be any number of settings.

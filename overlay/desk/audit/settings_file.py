@@ -72,7 +72,7 @@ def _text(path: str) -> str:
     except (OSError, ValueError) as error:
         raise SettingsError(f"the settings in {path} cannot be read: {error}") from error
     if len(text) > _MOST_TEXT:
-        raise SettingsError(f"{path} has more than {_MOST_TEXT} characters: these are no settings of a job")
+        raise SettingsError(f"{path} has more than {_MOST_TEXT} characters, too many for a job")
     return text
 
 
@@ -251,11 +251,11 @@ def in_yaml(text: str, path: str) -> dict[str, Any]:
         # A number or a date that Python cannot hold is a `ValueError`.
         _flatten(yaml.safe_load(text), "", found)
     except RecursionError as error:
-        raise SettingsError(f"{path} is nested too deeply, or holds itself") from error
+        raise SettingsError(f"{path} is nested too deeply, or contains itself") from error
     except OverflowError as error:
-        raise SettingsError(f"{path} has more than {_MOST_SETTINGS} settings: not those of a job") from error
+        raise SettingsError(f"{path} has more than {_MOST_SETTINGS} settings, too many for a job") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise SettingsError(f"{path} is no YAML: {error}") from error
+        raise SettingsError(f"{path} is not valid YAML: {error}") from error
     return {key: _interpolated(one, found) for key, one in found.items()}
 
 

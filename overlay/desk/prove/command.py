@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes to its parser."""
     what = "ids or globs (default: all that apply here)"
     parser.add_argument("patches", nargs="*", metavar="PATCH", help=what)
-    what = "of what contracts draw (default: a new one, printed)"
+    what = "the seed of the contracts' inputs (default: a new one, printed)"
     parser.add_argument("--seed", type=int, metavar="N", help=what)
-    what = f"for a run (default: {PATIENCE})"
+    what = f"the time limit of each run (default: {PATIENCE})"
     parser.add_argument("--timeout", type=int, default=PATIENCE, metavar="SECONDS", help=what)
     what = (
         "try patches on a source that they were not tested on, and add what holds to a table, which "

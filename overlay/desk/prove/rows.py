@@ -181,12 +181,12 @@ def too_weak(mutants: dict[str, int] | None) -> str:
     if mutants is None:
         why = "it has not been measured how many changed sources it lets pass"
     elif mutants["tried"] < FEWEST:
-        why = f"it was measured on {mutants['tried']} changed sources, and {FEWEST} are asked"
+        why = f"it was measured on {mutants['tried']} changed sources, and {FEWEST} are required"
     elif mutants["passed"] > LARGEST_SHARE * mutants["tried"]:
         why = f"it lets {mutants['passed']} of {mutants['tried']} changed sources pass"
     else:
         return ""
-    return f"its contract may not speak for an unknown source: {why}"
+    return f"its contract is too weak to trust on an unknown source: {why}"
 
 
 def text_of(sources: Mapping[str, object], rows: Iterable[Row], mutants: Mapping[str, object]) -> str:

@@ -169,7 +169,7 @@ class Job(Record):
 def read(folder: str) -> Job:
     """Read the ledgers in a folder. Raises `ReportError` if there is none that can be read."""
     if not os.path.isdir(folder):
-        raise ReportError(f"{folder!r} is no folder: name the one that was OVERLAY_LEDGER_DIR in the job")
+        raise ReportError(f"{folder!r} is not a folder: name the OVERLAY_LEDGER_DIR of the job")
     found: list[Process] = []
     unreadable: list[str] = []
     statuses: dict[str, Status] = {}

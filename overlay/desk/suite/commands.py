@@ -56,7 +56,7 @@ def _run(engine: Engine, arguments: argparse.Namespace) -> int:
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, signal.default_int_handler)
     if arguments.jobs < 1:
-        raise SuiteError(f"--jobs {arguments.jobs}: at least one file has to run at a time")
+        raise SuiteError(f"--jobs must be at least 1, got {arguments.jobs}")
     engine.chosen()  # an unknown patch is an error now, not after the plain run
     runs, not_run = [], []
     for one in [recipe.find(name) for name in arguments.names or recipe.shipped()]:

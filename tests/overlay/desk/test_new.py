@@ -209,7 +209,7 @@ def test_what_cannot_be_understood_writes_nothing(place: Workplace, wish: Wish, 
 def test_nothing_is_overwritten(place: Workplace, there: str) -> None:
     put(place.checkout, {there: "mine"})
     before = sorted(place.checkout.rglob("*.py"))
-    with pytest.raises(SelectionError, match=f"{there} is there already, and nothing was written"):
+    with pytest.raises(SelectionError, match=f"{there} exists already, so nothing was written"):
         place.new()
     assert (place.checkout / there).read_text() == "mine"
     assert sorted(place.checkout.rglob("*.py")) == before
@@ -218,9 +218,9 @@ def test_nothing_is_overwritten(place: Workplace, there: str) -> None:
 @pytest.mark.parametrize(
     ("there", "pack", "words"),
     [
-        ("", "", "is no checkout of overlay: say by --pack NAME for which pack it is"),
+        ("", "", "is not a checkout of overlay: name your pack with --pack NAME"),
         ("", "A", "'A' is not the name of a pack"),
-        ("pyproject.toml", "acme", "pyproject.toml is there already, and nothing was written"),
+        ("pyproject.toml", "acme", "pyproject.toml exists already, so nothing was written"),
     ],
 )
 def test_a_folder_that_is_no_place_for_patches(tmp_path: Path, there: str, pack: str, words: str) -> None:
@@ -238,7 +238,7 @@ def test_the_command(place: Workplace) -> None:
     assert found["files"] == ["patches/verl/mean/__init__.py", "patches/verl/mean/contract.py"]
     done = place.overlay("new", "verl.mean")
     assert done.returncode == 2
-    assert done.stderr == "overlay: patches/verl/mean/__init__.py is there already, and nothing was written\n"
+    assert done.stderr == "overlay: patches/verl/mean/__init__.py exists already, so nothing was written\n"
     shutil.rmtree(place.checkout / "patches/verl/mean")
     said = place.overlay("new", "verl.mean").stdout
     assert "./scripts/matrix tested verl.mean --write --judged" in said

@@ -245,7 +245,7 @@ def test_no_import_fails_of_it(job: Job) -> None:
 
     one = JobLog(broken, Account)  # type: ignore[arg-type]
     one.first_module()
-    assert job.said() == ["overlay: what this job is run with cannot be told: ValueError: no"]
+    assert job.said() == ["overlay: the configuration of this job cannot be logged: ValueError: no"]
 
 
 def test_a_warning_comes_from_every_rank_once_in_a_session(job: Job) -> None:

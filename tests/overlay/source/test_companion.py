@@ -225,4 +225,4 @@ def test_the_commands_exit_as_if_it_were_not_there(
     for command in (["plan"], ["audit"], ["lock", "--file", lock]):
         assert cli.main(command) == 0, command
         assert cli.main([*command, "--patches", "other.agree"]) == 1 or command[0] == "audit", command
-    assert "other.agree cannot be applied, which stops nothing" in capsys.readouterr().err
+    assert "other.agree cannot be applied, but jobs go on" in capsys.readouterr().err
