@@ -87,7 +87,7 @@ def _left_to_ray(text: str) -> bool:
 
 
 def _say_again_at_exit(text: str) -> None:
-    """Say at the end of a job what its start has scrolled away: rank 0 does, if it has imported an upstream."""
+    """Say at the end of a job what has scrolled away: rank 0 does, if it has imported an upstream."""
     import atexit
 
     def say() -> None:
