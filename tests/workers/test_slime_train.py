@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 #: Where `slime_actor_on_cpu` lies.
 SHARED = Path(__file__).parents[1] / "shared"
-README = (Path(__file__).parents[2] / "README.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/running.md").read_text()
 SIZES = arguments.Sizes()
 STEPS, GROUPS, EACH = 2, 2, 4
 #: Of learning.
@@ -201,13 +201,13 @@ def test_every_actor_of_a_submitted_job_is_patched(
 
 
 @pytest.mark.parametrize("release", [pytest.param("v0.2.4", marks=NIGHTLY)])
-def test_the_one_patch_of_the_readme_is_all_that_the_actors_have(
+def test_the_one_patch_of_the_page_is_all_that_the_actors_have(
     release: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And without `slime.whiten-over-cp` the step is not that of one process."""
     image(release)
     steps = batches()
-    (snippet,) = re.findall(r"of slime's `train\.py`:\n\n```python\n(.*?)```", README, re.DOTALL)
+    (snippet,) = re.findall(r"of slime's `train\.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL)
     assert snippet.endswith('overlay.enable("slime.loss-memory")\n')
     printed = trained(release, snippet, {}, steps, request.getfixturevalue("cluster"), tmp_path)
     actors = said_by("MegatronTrainRayActor", printed)
