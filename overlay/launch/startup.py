@@ -87,11 +87,20 @@ def _left_to_ray(text: str) -> bool:
 
 
 def _say_again_at_exit(text: str) -> None:
-    """Say at the end of a job what its start has scrolled away, on rank 0 or in a process without a rank."""
+    """Say at the end of a job what has scrolled away: rank 0 does, if it has imported an upstream."""
     import atexit
 
+    def say() -> None:
+        try:
+            from overlay.runtime.loading import awaited
+
+            if not awaited()[0].isdisjoint(sys.modules):
+                _say(text)
+        except Exception:  # noqa: BLE001, S110 -- an overlay with parts missing: it was said at the start
+            pass
+
     if os.environ.get("RANK", "0").strip() in ("", "0"):
-        atexit.register(_say, text)
+        atexit.register(say)
 
 
 def _says_no(name: str) -> bool:

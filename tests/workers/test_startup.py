@@ -184,6 +184,21 @@ def test_a_checkout_on_the_path_is_one_sentence_with_the_way_out(worksite: Venv,
     assert done.stderr.count("\n") == 1
 
 
+def test_a_job_hears_again_at_its_end_that_it_was_not_patched(worksite: Venv, tmp_path: Path) -> None:
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl/__init__.py").write_text("")
+    environ = {"OVERLAY": "1", "OVERLAY_PATCHES": "verl.nothing", "PYTHONPATH": str(tmp_path)}
+    for code, more, times in (
+        ("import verl", {}, 2),
+        ("import verl", {"RANK": "0"}, 2),
+        ("import verl", {"RANK": "1"}, 1),
+        ("import json", {}, 1),
+    ):
+        done = worksite.run("-c", code, **environ, **more)
+        assert done.returncode == 0
+        assert done.stderr.count("overlay: NOT enabled: OVERLAY_PATCHES: 'verl.nothing'") == times
+
+
 @pytest.mark.parametrize("missing", ["model/settings.py", "runtime/engine.py", "errors.py"])
 def test_an_overlay_with_parts_missing_is_a_broken_one(tmp_path: Path, wheel: Path, missing: str) -> None:
     # Asked as Python 3.15 asks, which swallows whatever is raised, and as the versions before do.

@@ -18,7 +18,7 @@ def set_args(original: Any, args: Any) -> None:
     from overlay.runtime.met import meet
     from overlay.runtime.process import here
 
-    meet(here(), FLAGS, [vars(args)])
+    meet(here(), FLAGS, [getattr(args, "__dict__", {})])
     EFFECT.changed += 1
 
 

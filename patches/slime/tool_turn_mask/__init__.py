@@ -5,8 +5,6 @@ from copy import copy
 from itertools import groupby
 from typing import Any
 
-from wrapt import CallableObjectProxy
-
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
 from overlay.patch import Patch, around, one_target, replaced, variant
@@ -28,13 +26,22 @@ class _Turn(dict[str, object]):
         self.messages = messages
 
 
-class _Tokenizer(CallableObjectProxy):  # type: ignore[misc, type-arg, unused-ignore]
+class _Tokenizer:
     """A tokenizer for which a turn is the messages that it has."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def __call__(self, *given: Any, **options: Any) -> Any:
+        return self._tokenizer(*given, **options)
 
     def apply_chat_template(self, conversation: Sequence[Any], *given: Any, **options: Any) -> Any:
         turns = (one.messages if isinstance(one, _Turn) else [one] for one in conversation)
         messages = [one for turn in turns for one in turn]
-        return self.__wrapped__.apply_chat_template(messages, *given, **options)
+        return self._tokenizer.apply_chat_template(messages, *given, **options)
 
 
 def turns(messages: Sequence[Any]) -> list[Any]:
