@@ -64,8 +64,8 @@ def test_the_lock_says_what_it_is_of(job: Job) -> None:
         'verdict = "apply"',
     ):
         assert line in text, line
-    # overlay, the pack, its patch, and the patch that goes with any
-    assert text.count('content = "') == 4
+    # overlay, the pack, its patch, and the three patches that go with any
+    assert text.count('content = "') == 6
     assert '"fakeup.core:scale" = "' in text
     assert '"torch" = "' in text
 

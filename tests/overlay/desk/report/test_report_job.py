@@ -253,7 +253,9 @@ def test_what_was_not_reached_is_only_listed(tmp_path: Path) -> None:
     assert "slime.capped-partitions" in listed.split(", ")
 
 
-@pytest.mark.parametrize(("place", "said"), [("none", "is not a folder"), (".", "no process has left a ledger")])
+@pytest.mark.parametrize(
+    ("place", "said"), [("none", "is not a folder"), (".", "no process has left a ledger")]
+)
 def test_what_is_no_job_is_exit_code_2(
     place: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
