@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from local_cluster import Cluster
 
 PATCH = "acme/fakeup.scale"
-COMPANION = "megatron.agreement"
+COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.known-defects")
 ARMED = {
     "value": int(PATCHED),
-    "selection": [PATCH, COMPANION],
-    "patches": {PATCH: "applied", COMPANION: "armed"},
+    "selection": [PATCH, *COMPANIONS],
+    "patches": {PATCH: "applied", **dict.fromkeys(COMPANIONS, "armed")},
 }
 #: overlay is there and has an empty ledger, or none was asked for.
 UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
@@ -128,7 +128,7 @@ def test_who_opts_out_is_left_alone(cluster: Cluster) -> None:
     assert of(found["by the driver"], UNARMED) == UNARMED
     said = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
     begin = "overlay: Ray: the workers of this job are not patched, because of OVERLAY="
-    assert said == [f"{begin}0 in its runtime_env says", f"{begin}off in the environment of its driver says"]
+    assert said == [f"{begin}0 in its runtime_env", f"{begin}off in the environment of its driver"]
 
 
 def test_a_job_that_is_there_already_is_heard_of_once(cluster: Cluster) -> None:

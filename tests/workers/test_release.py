@@ -134,10 +134,8 @@ def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:
     )
     assert version.stdout == f"overlay {overlay.__version__}\n"
     # The files that are no Python code are there too.
-    pack = '[project.entry-points."overlay.patches"]\na = "a.patches"\n'
-    (venv.folder / "pyproject.toml").write_text(pack)
-    (venv.folder / "a" / "patches").mkdir(parents=True)
-    assert "a/patches/verl/it/contract.py" in venv.read("new", "verl.it")["files"]
+    made = venv.read("new", "verl.it", "--pack", "a")["files"]
+    assert "a_overlay/patches/verl/it/contract.py" in made
 
     run("uninstall", "--yes", "--quiet", *listed)
     left = {path for path in venv.site.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
