@@ -86,8 +86,8 @@ def lines(status: Status) -> list[str]:
     """
     from overlay.effect import told
 
-    counted = [(one.patch, one.effect) for one in status.patches if one.effect and one.state in _WAS_IN_PLACE]
-    reached = [(patch, effect) for patch, effect in counted if effect.reached]
+    counted = [one for one in status.patches if one.effect and one.state in _WAS_IN_PLACE]
+    reached = [(one.patch, one.effect) for one in counted if one.effect and one.effect.reached]
     # What changed something comes first, and what does so in every job last.
     reached.sort(key=lambda pair: ("calls" not in pair[1].values, not pair[1].values.get("changed")))
     where = "in this process" if rank() is None else f"on rank {rank()}"
@@ -95,7 +95,8 @@ def lines(status: Status) -> list[str]:
     found = [f"{where}: {patch} {told(effect)}" for patch, effect in shown]
     if left := len(reached) - len(shown):
         found.append(f"{where}: {left} more patches had work; a ledger has their figures")
-    if never := sum(not effect.reached for _, effect in counted):
+    idle = [one for one in counted if one.effect and not one.effect.reached and one.state != "armed"]
+    if never := len(idle):
         plural = "patch" if never == 1 else "patches"
         found.append(f"{where}: {never} {plural} applied but not needed in this run")
     return found

@@ -94,7 +94,7 @@ def find(module: Module, qualname: str) -> list[Found]:
     if not found:
         return []
     first = min(item.line for item in found)
-    bearing += [star for star in module.stars() if star.line > first]
+    bearing += [star for star in module.stars() if star.line >= first]
     bearing.sort(key=lambda item: item.line)
     return [*found, *(Found(item.node, item.headers) for item in bearing)]
 

@@ -123,10 +123,10 @@ def check_configuration(worksite: Venv, line: str) -> str:
     digest = said.pop("digest")
     assert versions["fakeup"] == "1.2.0"
     named = ", ".join(f"{name} {one}" for name, one in versions.items())
-    selected = f"2 patches selected, digest {digest[:12]}"
+    selected = f"4 patches selected, digest {digest[:12]}"
     assert line == f"{begin}overlay {version}, Python {python}, {named}; {selected}"
     assert said == {
-        "overlay": version, "python": python, "patches": "acme/*", "selected": 2,
+        "overlay": version, "python": python, "patches": "acme/*", "selected": 4,
         "strict": False, "pin": "", "packs": {"acme": "4.5"},
     }  # fmt: skip
     pinned = worksite.run("-c", PROBE, **ARMED, OVERLAY_PIN=f"sha256:{digest}")

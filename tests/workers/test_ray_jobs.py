@@ -290,6 +290,12 @@ class JobConfig:
         self.runtime_env = env
 
 
+#: What a job is run with, as its log says it.
+RUN_WITH = {
+    "overlay": "1", "python": "3", "versions": {}, "selected": 1, "strict": False, "pin": "", "digest": "0",
+}  # fmt: skip
+
+
 class FakeRay:
     """A Ray that remembers what is sent."""
 
@@ -297,7 +303,7 @@ class FakeRay:
         self.sent: list[Any] = []
         self.shut_down = 0
         self.strict = False
-        self.job_log = JobLog(dict, lambda: None)
+        self.job_log = JobLog(lambda: RUN_WITH, lambda: None)
         self.known = load_patches
         self.worker: Any = ModuleType("ray._private.worker")
         vars(self.worker).update(

@@ -15,8 +15,11 @@ import json
 import os
 import sys
 import traceback
+import typing
 from pathlib import Path
 from typing import Any
+
+import typing_extensions
 
 #: Megatron compiles its activations. Nothing that is looked at here depends on that, and it takes a compiler.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
@@ -100,6 +103,8 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
     from overlay.patches.verl.mooncake_mark.contract import import_engine as import_mooncake
     from overlay.patches.verl.weight_transfer_order.contract import import_engine
 
+    # Megatron's trainer takes what Python has from 3.12 on.
+    vars(typing).setdefault("override", typing_extensions.override)
     with cuda_on_cpu(), no_triton():
         from megatron.core import parallel_state
 
