@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 #: Where `slime_actor_on_cpu` lies.
 SHARED = Path(__file__).parents[1] / "shared"
+#: What comes along with each selection, and has something to do in slime's actors.
+COMPANIONS = {"megatron.agreement", "megatron.known-defects"}
 PAGE = (Path(__file__).parents[2] / "docs/running.md").read_text()
 SIZES = arguments.Sizes()
 STEPS, GROUPS, EACH = 2, 2, 4
@@ -211,7 +213,7 @@ def test_the_one_patch_of_the_page_is_all_that_the_actors_have(
     assert snippet.endswith('overlay.enable("slime.loss-memory")\n')
     printed = trained(release, snippet, {}, steps, request.getfixturevalue("cluster"), tmp_path)
     actors = said_by("MegatronTrainRayActor", printed)
-    assert [named(lines) for lines in actors.values()] == [{"megatron.agreement", "slime.loss-memory"}] * 2
+    assert [named(lines) for lines in actors.values()] == [{*COMPANIONS, "slime.loss-memory"}] * 2
     armed = re.findall(r"overlay is enabled in the workers of this job by its runtime_env: (.*)", printed)
     assert len(armed) == 1
     assert "OVERLAY_PATCHES=slime.loss-memory" in armed[0]
@@ -259,7 +261,10 @@ def trained(
 
 def judge(release: str, printed: str, wanted: set[str], want: list[dict[str, float]]) -> None:
     """Hold what a job printed against what it must have done."""
-    assert {"megatron.agreement", "slime.loss-memory", "slime.whiten-over-cp"} < wanted
+    assert {*COMPANIONS, "slime.loss-memory", "slime.whiten-over-cp"} < wanted
+    # The first rank says by the arguments that slime has parsed what it meets, and no other process does.
+    (met,) = re.findall(r"MegatronTrainRayActor pid=\d+.* this job meets (.*)", printed)
+    assert re.fullmatch(r"\d known defects, all fixed here", met)
     actors, elsewhere = said_by("MegatronTrainRayActor", printed), WITH_ROLLOUTS.get(release, set())
     assert len(actors) == 2, printed[-6000:]
     for lines in actors.values():
