@@ -228,6 +228,7 @@ class Engine:
             if self._waiting is not None:
                 self._waiting.remove()
                 self._waiting = None
+            self.met = ()  # what was fixed here is not any more
             session = self._opened
             if session is not None:
                 self.job_log.clear()

@@ -10,6 +10,7 @@ from overlay.compat.dialects import DIALECTS
 from overlay.defect import Setting
 from overlay.ledger import Met
 from overlay.runtime import met
+from overlay.runtime.engine import Engine
 from overlay.runtime.loading import load_all
 from overlay.source.known_defects import load_defects
 
@@ -79,6 +80,14 @@ def test_parts_are_not_mixed() -> None:
     dialect = dialect_of(defect)
     assert met.why(defect, dialect, [both])
     assert met.why(defect, dialect, [{"eps_clip_c": 3.0}, {"train_backend": "megatron"}]) is None
+
+
+def test_nothing_is_fixed_here_any_more_once_overlay_is_disabled() -> None:
+    engine = Engine(dict)
+    engine.met = told(b="mended")
+    assert engine.status().met
+    engine.disable()
+    assert not engine.status().met
 
 
 def told(**states: str) -> tuple[Met, ...]:
