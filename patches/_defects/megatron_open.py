@@ -1,7 +1,5 @@
 """What is known to be wrong in Megatron-Core and that no patch mends."""
 
-from __future__ import annotations
-
 from overlay.compat.projects import MEGATRON
 from overlay.defect import above, among, beyond, given, switched
 from overlay.patches._defects._short_forms import NOT_SLIME, all_of, by_harm, one_of

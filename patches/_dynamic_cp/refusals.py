@@ -1,7 +1,5 @@
 """The settings of verl 0.8.0 under which dynamic context parallelism cannot be right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any

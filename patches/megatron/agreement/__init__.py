@@ -1,7 +1,5 @@
 """`megatron.agreement`: ranks compare their patches as soon as Megatron's process groups exist."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -32,16 +30,13 @@ def compare(original: Any) -> None:
 PATCH = Patch(
     id="megatron.agreement",
     summary="Compare the patches of all ranks when the model parallel state has been initialised",
-    why=(
-        "Ranks that run different patches, or the same ones on different sources, train on without a word. "
-        "With the patch they compare what is in force once Megatron has made its process groups, and all "
-        "raise if they differ."
-    ),
+    why="Ranks that run different patches, or the same ones on different sources, train on without a word. "
+    "With the patch they compare what is in force once Megatron has made its process groups, and all raise "
+    "if they differ.",
     changes=("safety",),
     met="Any job of more than one rank. Ranks that differ stop before they train.",
-    evidence=(
-        "It replaces nothing that computes. In drawn jobs healthy ranks go on, and differing ones are named."
-    ),
+    evidence="It replaces nothing that computes. In drawn jobs healthy ranks go on, and differing ones are "
+    "named.",
     upstream=("verl-project/verl-ascend-recipe#112", "NVIDIA-NeMo/RL#3754", "vllm-project/vllm#27940"),
     companion=True,
     without="ranks with other patches or other sources train on without a word",

@@ -1,7 +1,5 @@
 """Ranks are compared once, when all of the parallel state is there."""
 
-from __future__ import annotations
-
 from overlay.patch import Contract
 from overlay.testing import with_patches
 

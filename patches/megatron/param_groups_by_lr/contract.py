@@ -1,7 +1,5 @@
 """A resumed optimizer has in each parameter group what the one that was saved had, and Adam's moments."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools

@@ -4,8 +4,6 @@ Saving looks parameters up by their place in a buffer, in a tensor from which th
 While it runs, what it looks them up in takes them at the place where they are.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -138,23 +136,17 @@ PATCH = Patch(
     id="megatron.reshardable-checkpoint",
     revision=2,
     summary="Fully reshardable checkpoints have each parameter's optimizer state, not its neighbour's",
-    why=(
-        "In the format fully_reshardable Megatron gathers master weights and moments without the padding at "
-        "the end of buckets, and cuts parameters out by places that count it. From the second bucket on "
-        "each is saved shifted into the next, and the first step after a resume replaces the weights by "
-        "that. With the patch they are cut out where they are, and a checkpoint is refused whose master "
-        "weights are those of the model in the first bucket alone."
-    ),
+    why="In the format fully_reshardable Megatron gathers master weights and moments without the padding at "
+    "the end of buckets, and cuts parameters out by places that count it. From the second bucket on each is "
+    "saved shifted into the next, and the first step after a resume replaces the weights by that. With the "
+    "patch they are cut out where they are, and a checkpoint is refused whose master weights are those of "
+    "the model in the first bucket alone.",
     changes=("numbers", "safety"),
-    met=(
-        "Checkpoints with dist_ckpt_optim_fully_reshardable (verl 0.7.1: always) with overlap_grad_reduce, "
-        "so that there are several buckets, and padding in them: a data parallel size that is no power of "
-        "two, ddp_pad_buckets_for_high_nccl_busbw, or parameters whose sizes are no multiples of 128."
-    ),
-    evidence=(
-        "Upstream's main branch leaves out the padding on both sides (NVIDIA/Megatron-LM#5077). What is "
-        "saved is compared with each parameter's own weight and moments."
-    ),
+    met="Checkpoints with dist_ckpt_optim_fully_reshardable (verl 0.7.1: always) with overlap_grad_reduce, "
+    "so that there are several buckets, and padding in them: a data parallel size that is no power of two, "
+    "ddp_pad_buckets_for_high_nccl_busbw, or parameters whose sizes are no multiples of 128.",
+    evidence="Upstream's main branch leaves out the padding on both sides (NVIDIA/Megatron-LM#5077). What is "
+    "saved is compared with each parameter's own weight and moments.",
     upstream=("NVIDIA/Megatron-LM#5077",),
     targets=one_target(
         MEGATRON,

@@ -1,7 +1,5 @@
 """What is saved of each parameter is its own master weight, and Adam's moments of its own gradient."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -4,8 +4,6 @@ Run without overlay, they show the gaps; run with it, that they are closed. Mega
 Transformer Engine runs on `overlay.compat.cpu_transformer_engine`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
