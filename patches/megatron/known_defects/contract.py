@@ -5,8 +5,8 @@ import typing
 from collections.abc import Mapping
 from types import SimpleNamespace
 
-from overlay.patch import Contract
-from overlay.testing import with_patches
+import overlay
+from overlay.compat.contracts import megatron_parts as parts
 
 #: A job that meets none of the defects by its arguments, and what turns it into one that meets several.
 QUIET = {
@@ -22,19 +22,14 @@ LOUD = {
 }  # fmt: skip
 
 
+@parts.on_one_rank
 def wrong(seed: str) -> str:
     """Return what is wrong in what the arguments of drawn jobs are said to meet."""
     import typing_extensions
 
-    import overlay
-    import overlay.compat.megatron_on_cpu  # before Megatron
-    from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.no_triton import no_triton
-
     # From 0.18 on the trainer takes what Python has from 3.12 on.
     vars(typing).setdefault("override", typing_extensions.override)
-    with cuda_on_cpu(), no_triton():
-        from megatron.training import global_vars
+    from megatron.training import global_vars
 
     def told(arguments: Mapping[str, object]) -> set[str]:
         args = SimpleNamespace(**arguments)
@@ -50,7 +45,7 @@ def wrong(seed: str) -> str:
     draw = random.Random(seed)
     if found := told(QUIET):
         return f"a job with nothing switched on is told of {sorted(found)}"
-    loud = told({**QUIET, **LOUD})
+    loud = told(QUIET | LOUD)
     if not loud:
         return "a job with everything switched on is told of nothing"
     switched = {name: value for name, value in LOUD.items() if draw.random() < 0.5}
@@ -58,4 +53,4 @@ def wrong(seed: str) -> str:
     return f"{sorted(more)} are met by {switched}, and not by more" if more else ""
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.known-defects"), before=("torch",))
+CONTRACT = parts.contract("megatron.known-defects", wrong)

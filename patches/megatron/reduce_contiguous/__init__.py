@@ -22,8 +22,7 @@ PATCH = Patch(
     id="megatron.reduce-contiguous",
     summary="Sums over tensor parallel ranks of tensors that are not contiguous",
     why="Megatron's all-reduce over tensor parallel ranks returns a tensor that is not contiguous without "
-    "the sum: each rank goes on with its own part of a gradient or an output. Megatron's own layers hand in "
-    "contiguous tensors; an adapter, a head of one's own or a fused output layer may not.",
+    "the sum: each rank goes on with its own part of a gradient or an output. With the patch it is summed.",
     changes=("numbers",),
     met="Tensor parallelism, and a module beyond Megatron's own that hands a transposed, sliced or expanded "
     "tensor, or its gradient, to copy_to_ or reduce_from_tensor_model_parallel_region.",

@@ -31,8 +31,7 @@ PATCH = Patch(
     changes=("numbers",),
     met="A job that is resumed with --use-checkpoint-opt-param-scheduler (the default of the class, not of "
     "Megatron's arguments) and another weight decay, or schedule of it, than it was saved with.",
-    evidence="Upstream's dev branch reads all fields before it applies the schedule "
-    "(NVIDIA/Megatron-LM#5213).",
+    evidence="Upstream's dev branch reads all fields first (NVIDIA/Megatron-LM#5213).",
     upstream=("NVIDIA/Megatron-LM#5213", "NVIDIA-NeMo/Automodel#3883"),
     targets=one_target(
         MEGATRON, variant("0.12", replaced(f"{_SCHEDULER}.load_state_dict", load), f"{_SCHEDULER}.step")
