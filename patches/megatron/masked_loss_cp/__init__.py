@@ -5,17 +5,10 @@ from inspect import signature
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.patch import Patch, around, one_target, replaced, variant
 
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    Figure(name="weight", says="what the last of them weighs, in what Megatron gives it", combine="max"),
-    did="weighed the loss of",
-    always=True,
-    then="the last by {weight}",
-)
+EFFECT = effect(__name__, "micro-batch", did="weighed the loss of", always=True)
 #: What a loss function returns that leaves the division to Megatron: a sum, a number of tokens, a report.
 PARTS = 3
 #: Settings by which sequences get context parallel groups of their own.
@@ -60,7 +53,6 @@ def _over_all_ranks(loss_func: Callable[..., Any], size: int | None) -> Callable
         torch.distributed.all_reduce(total, group=parallel_state.get_context_parallel_group())
         divisor = divisor.clamp(min=1)  # 0.14 divides by none
         share = divisor * ranks / total.clamp(min=1)
-        EFFECT.weight = share  # as it is: it is fetched when somebody asks
         return summed * share.to(summed.dtype), divisor, reduced
 
     return loss

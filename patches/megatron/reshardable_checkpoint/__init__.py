@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.errors import OverlayError
 from overlay.patch import Patch, around, one_target, replaced, variant
 
@@ -18,17 +18,7 @@ _OPTIMIZER = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
 _READ = f"{_OPTIMIZER}.load_parameter_state_from_fully_reshardable"
 #: From which places of the tensors it leaves the padding out is what is mended.
 _GATHER = f"{_OPTIMIZER}.get_parameter_state_dp_zero"
-EFFECT = effect(
-    __name__,
-    "buffer",
-    Figure(
-        name="padding",
-        says="the most elements of padding by which parameters would have been shifted",
-        combine="max",
-    ),
-    did="saved unshifted",
-    then="without it shifted by up to {padding} elements",
-)
+EFFECT = effect(__name__, "buffer", did="saved unshifted")
 
 
 class ShiftedCheckpointError(OverlayError):
@@ -65,10 +55,8 @@ def save(original: Any, self: Any, *args: Any, **options: Any) -> Any:
         state = gather(*some, **more)
         for number, buffer in enumerate(self.buffers) if state is not None else ():
             before = _padding(buffer)
-            shift = max(before.values(), default=0)
             EFFECT.calls += 1
-            EFFECT.changed += shift > 0
-            EFFECT.padding = max(EFFECT.padding, shift)
+            EFFECT.changed += any(before.values())
             for tensors in state[number].values():
                 for key, value in tensors.items():
                     if isinstance(value, torch.Tensor):
