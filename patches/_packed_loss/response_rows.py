@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from overlay.patches._packed_loss.cuda_graph import Span, numbers
+from overlay.patches._packed_loss.row_blocks import Span, numbers
 
 
 def response_rows(logits: Any, args: Any, module: Any, **batch: Any) -> tuple[list[list[Span]], list[Any]]:
