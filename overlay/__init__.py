@@ -163,8 +163,7 @@ def agree(group: Any = None, timeout: float | None = None) -> None:
     """Compare over all ranks of a process group what is in force.
 
     That is: the code of overlay, each patch that applies with its code and the source of each site, which
-    patches are in place, strict mode, and the options of patches. What some ranks have not imported yet is
-    no difference.
+    patches are in place, and strict mode. What some ranks have not imported yet is no difference.
 
     Every rank of the group calls it, as a collective. The first of them logs that they agree. It goes through
     the store of the process group and works with any backend that has one. With Megatron it runs by itself

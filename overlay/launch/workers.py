@@ -142,7 +142,7 @@ _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
 _RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
 #: What decides which patches are in force in a process.
-_DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", *settings.OPTIONS, "OVERLAY_PATCHES")
+_DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", "OVERLAY_PATCHES")
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
 
 

@@ -9,7 +9,6 @@
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
 | `OVERLAY_TRUST` | the path of a table of tested sources (`overlay prove --write` makes one) | none |
-| `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 | `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
 | `OVERLAY_METRICS` | as `OVERLAY_STRICT`: whether the logger of the job gets `overlay.metrics()` | `0` |
 """
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 #: By which a process tells those that it starts what was said already.
 SAID = "OVERLAY_SAID"
-#: Options of patches: the values of each variable, the default first, and what is wrong with any other.
-OPTIONS = {"OVERLAY_DCP": (("uniform", "mixed"), "is no way to split a micro-batch")}
 #: Variables that mean something here; of those below, one is set for tests, and overlay sets the others.
 VARIABLES = (
     "OVERLAY",
@@ -37,7 +34,6 @@ VARIABLES = (
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
     "OVERLAY_TRUST",
-    *OPTIONS,
     "OVERLAY_LEDGER_DIR",
     "OVERLAY_METRICS",
 )
@@ -68,8 +64,6 @@ class Settings(Record):
     packs: tuple[str, ...]
     #: The path of a table of tested sources, or nothing.
     trust: str
-    #: The options of patches, by their variables.
-    options: Mapping[str, str]
     metrics: bool
 
 
@@ -82,7 +76,6 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         pin=pin(environ),
         packs=packs(environ),
         trust=trust(environ),
-        options={name: option(name, environ) for name in OPTIONS},
         metrics=is_on("OVERLAY_METRICS", environ),
     )
 
@@ -234,17 +227,6 @@ def log_level(environ: Mapping[str, str] | None = None) -> str:
     """Return the level of the log. Raises `SelectionError` for one that does not exist."""
     wrong = f"is not a level: say {', '.join(LOG_LEVELS)}"
     return _one_of("OVERLAY_LOG", LOG_LEVELS, environ, wrong) or "info"
-
-
-def option(name: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the value of one of `OPTIONS`. Raises `SelectionError` for one that it cannot have."""
-    values, wrong = OPTIONS[name]
-    return _one_of(name, values, environ, f"{wrong}: say {' or '.join(values)}") or values[0]
-
-
-def dynamic_cp() -> str:
-    """Return how a micro-batch is split under dynamic context parallelism."""
-    return option("OVERLAY_DCP")
 
 
 def unknown(environ: Mapping[str, str] | None = None) -> list[str]:

@@ -1,14 +1,12 @@
 """What a rank says of itself to the others, and in what several of them differ.
 
 Ranks compare what is in force: overlay's code, each patch that applies with its code and the digest of each
-site, strict mode, the options of patches, and which patches are in place. A rank says nothing of a patch
-until it has imported one of its modules. Reasons are not compared: they hold paths, and follow the order of
-imports.
+site, strict mode, and which patches are in place. A rank says nothing of a patch until it has imported one of
+its modules. Reasons are not compared: they hold paths, and follow the order of imports.
 """
 
 from __future__ import annotations
 
-from overlay.model import settings
 from overlay.model.record import Record
 from overlay.records import lock as locks
 
@@ -97,7 +95,6 @@ def statement_of(
         "overlay": _version(lock["overlay"]),
         "strict": "yes" if status.strict else "no",
         "pinned": "yes" if status.pinned else "no",
-        **settings.read().options,
         **{f"pack {pack['name']}": _version(pack) for pack in lock["pack"]},
         # The sentence goes on with the state of the patch here, which depends on what was imported.
         **{f"half-patched: {text.partition(' came ')[0]}": "yes" for text in status.half_patched},

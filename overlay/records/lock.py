@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 
 from overlay._version import __version__
-from overlay.model import settings
 from overlay.records import own_digest
 from overlay.source.decide import version_of
 from overlay.source.registry import environment
@@ -61,7 +60,6 @@ def static_part(patches: Iterable[Patch], packs: Iterable[Pack]) -> Lock:
     return {
         "overlay": {"version": __version__, "content": own_digest.of_overlay()},
         "python": ".".join(map(str, sys.version_info[:3])),
-        "option": {name: settings.option(name) for name in settings.OPTIONS},
         "pack": [
             {
                 "name": pack.name,
@@ -116,7 +114,6 @@ def facts(lock: Lock) -> dict[str, str]:
     """Return all that a lock says, as values by names that tell a person what each is."""
     found = {"lock format": str(lock.get("format", FORMAT)), "python": lock["python"]}
     found.update({f"overlay {key}": value for key, value in lock["overlay"].items()})
-    found.update(lock.get("option", {}))
     found.update({f"{name} version": value for name, value in lock.get("environment", {}).items()})
     for pack in lock["pack"]:
         found.update(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: What the file is called where nothing else is said.
 NAME = "overlay.lock"
 #: Tables whose keys are names of other things.
-_NAMES = ("sites", "trusted", "option", "environment")
+_NAMES = ("sites", "trusted", "environment")
 _HEAD = (
     "# Written by `overlay lock`, held by OVERLAY_PIN. Not to be edited: the digest is that of the rest.\n"
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _WORDS = (
     *("all", "none", "*", "?", "[", "[!", "-", "--", ",", " "),
     *("\t", "\n", "=", "/", "..", "../..", "~", "$HOME"),
-    *("1", "0", "true", "FALSE", "on", "off", "uniform", "mixed", "debug", "info", "acme", "a-b", "A_B"),
+    *("1", "0", "true", "FALSE", "on", "off", "debug", "info", "acme", "a-b", "A_B"),
     *("sha256:", "sha256:" + "0" * 64, "sha256:" + "g" * 64, "overlay.lock", "/dev/zero", "/etc/passwd"),
     *("\0", "\x1b[31m", "\u202e", "\ud800", "\udcff", "\U0001f600", "\u0131", "%s", "{}", "{0.__class__}"),
     *("__import__('os')", "os:system", "file:///", "http://example.invalid/x", "x" * 4096, "٣", "²"),

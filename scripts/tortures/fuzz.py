@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import io
 import random
 import secrets
@@ -66,7 +65,6 @@ def settings(seed: str, count: int) -> Row:
         "OVERLAY_PIN": _settings.pin,
         "OVERLAY_PACKS": _settings.packs,
         "OVERLAY_TRUST": _settings.trust,
-        **{name: functools.partial(_settings.option, name) for name in _settings.OPTIONS},
         "OVERLAY_LEDGER_DIR": lambda environ: environ.get("OVERLAY_LEDGER_DIR"),
         "OVERLAY_METRICS": lambda environ: _settings.is_on("OVERLAY_METRICS", environ),
     }
@@ -100,7 +98,6 @@ def example() -> _lock.Lock:
         "format": _lock.FORMAT,
         "overlay": {"version": "0.1.0", "content": "0" * 64},
         "python": "3.11.7",
-        "option": {"OVERLAY_DCP": "uniform"},
         "environment": {"torch": "2.13.0+cpu"},
         "pack": [{"name": "acme", "distribution": "acme-overlay", "version": "4.5", "content": "1" * 64}],
         "patch": [
@@ -191,12 +188,11 @@ def _whole(parts: list[list[int]], given: list[int]) -> list[list[int]]:
 
 def _divided(draw: random.Random, given: list[int], parts: int, cap: int, ranks: int) -> None:
     """Divide samples in one of the ways that there are, and look at what came of it."""
-    from overlay.patches._dynamic_cp.mixed import plan_mixed, plan_step
     from overlay.patches._dynamic_cp.plan import check_plan, plan_uniform
     from overlay.patches._partition import capped_partitions, fewest_parts, karmarkar_karp
     from overlay.patches._partition.equal import equal_shares
 
-    way = draw.randrange(6)
+    way = draw.randrange(5)
     if way == 0:
         _whole(karmarkar_karp(given, parts, equal_size=draw.random() < 0.5), given)
     elif way == 1:
@@ -206,11 +202,8 @@ def _divided(draw: random.Random, given: list[int], parts: int, cap: int, ranks:
         _whole(capped_partitions(given, fewest_parts(given, cap), cap), given)
     elif way == 3:
         _whole(equal_shares(given, parts), given)
-    elif way == 4:
-        for plan in (plan_uniform, plan_mixed):
-            check_plan(plan(given, ranks, cap, draw.choice((None, cap))), len(given), ranks)
     else:
-        _whole([list(indices) for indices, _ in plan_step(given, ranks, cap, cap)], given)
+        check_plan(plan_uniform(given, ranks, cap, draw.choice((None, cap))), len(given), ranks)
 
 
 def lengths(seed: str, count: int) -> Row:

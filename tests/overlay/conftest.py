@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
     """Write the fake upstream, make it importable, and forget it afterwards."""
-    for name in ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG", "OVERLAY_DCP", *RANKS):
+    for name in ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG", *RANKS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

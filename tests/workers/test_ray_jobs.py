@@ -145,7 +145,6 @@ def test_a_job_that_is_there_already_is_heard_of_once(cluster: Cluster) -> None:
 def test_a_job_that_was_started_with_other_settings_is_heard_of(cluster: Cluster) -> None:
     found, _ = cluster.job("otherwise")
     assert "OVERLAY_PATCHES='none' there, 'acme/*' here" in found["others"]
-    assert "OVERLAY_DCP='' there, 'mixed' here" in found["another option"]
     assert found["enabled"] == "False"
 
 
@@ -409,7 +408,6 @@ def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.Ca
         ("OVERLAY_PACKS", "Acme"),
         ("OVERLAY_PIN", "sha256:1"),
         ("OVERLAY_LOG", "loud"),
-        ("OVERLAY_DCP", "some"),
     ],
 )
 def test_a_setting_that_no_worker_understands_is_heard_of(

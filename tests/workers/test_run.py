@@ -53,7 +53,6 @@ def test_no_dashes_are_needed(worksite: Venv) -> None:
         ([], {"OVERLAY_PATCHES": "verl.nothing"}, "'verl.nothing' names no patch"),
         ([], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
         ([], {"OVERLAY_LOG": "loud"}, "OVERLAY_LOG='loud'"),
-        ([], {"OVERLAY_DCP": "both"}, "OVERLAY_DCP='both'"),
         ([], {"OVERLAY_PACKS": "acme2"}, "no pack 'acme2' is installed; there are: acme"),
         (["--pin", "nothing.lock"], {}, "nothing.lock cannot be read"),
         (["--pin", "sha256:12"], {}, "64 hexadecimal digits"),
@@ -153,16 +152,6 @@ def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:
         assert selected(run(worksite, "--pin", file, "python", "-c", SELECTED)) == expected, chosen
         by_variable = run(worksite, "python", "-c", SELECTED, OVERLAY_PIN=file)
         assert selected(by_variable) == expected, chosen
-
-
-def test_a_pin_brings_its_own_options(worksite: Venv, tmp_path: Path) -> None:
-    file = str(tmp_path / "overlay.lock")
-    worksite.read("lock", "--file", file, "--patches", "none", OVERLAY_DCP="mixed")
-    ask = ("python", "-c", "from overlay.model import settings; print(settings.dynamic_cp())")
-    assert run(worksite, "--pin", file, *ask).stdout == "mixed\n"
-    done = run(worksite, "--pin", file, *ask, OVERLAY_DCP="uniform")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "OVERLAY_DCP: locked mixed, here uniform" in done.stderr
 
 
 def test_a_pin_and_another_selection_are_refused_with_the_right_advice(

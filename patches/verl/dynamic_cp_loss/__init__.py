@@ -1,8 +1,8 @@
 """`verl.dynamic-cp-loss`: right gradients, losses and outputs under dynamic context parallelism.
 
 W is the number of data parallel ranks, all of which see the whole batch. Each micro-batch is dealt out to
-subgroups of ranks, and a subgroup of C ranks computes its sequences with context parallelism C, which may
-differ from one subgroup to the next. Three facts of upstream decide every factor:
+subgroups of ranks, and a subgroup of C ranks computes its sequences with context parallelism C. Three facts
+of upstream decide every factor:
 
 * `postprocess_thd_engine` completes a sequence with the other ranks' detached outputs. So the loss of a rank
   is that of its whole subgroup, but its gradient is only that of its own shard, and the gradients of all

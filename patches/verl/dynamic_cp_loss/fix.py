@@ -1,8 +1,6 @@
 """The replacements: the split, the scales of losses, and what is collected of outputs, losses and metrics."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
 from inspect import signature
@@ -11,30 +9,22 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from overlay import log
-from overlay.model.settings import dynamic_cp
 from overlay.patch import around
-from overlay.patches._dynamic_cp.agreement import agree
 from overlay.patches._dynamic_cp.groups import confirm_groups
 from overlay.patches._dynamic_cp.losses import is_sum, name_of, with_width
 from overlay.patches._dynamic_cp.plan import check_longest, check_plan, part_of, plan_uniform
 from overlay.patches._dynamic_cp.refusals import refuse, refuse_loss
 from overlay.patches._dynamic_cp.whole import collect, on_whole
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from overlay.patches._dynamic_cp.plan import Plan
-
 #: Under this key the plan of a micro-batch (`overlay.patches._dynamic_cp.plan`) travels with a rank's part of
 #: it, behind the length of each sequence of the whole.
 PLAN_KEY = "overlay_dynamic_cp_plan"
-#: And under this one with the whole, if it was made along with the micro-batch.
-PLANNED_KEY = "overlay_dynamic_cp_planned"
 #: And under this one the whole itself, in a tuple: tensordict would take its rows for those of the part.
 WHOLE_KEY = "overlay_dynamic_cp_whole"
 
-#: While a batch runs under dynamic context parallelism: the ranks that share its token budget, the `dp_size`
-#: with which its losses must be scaled, and the tokens of one sequence that a rank can hold.
-_run: ContextVar[tuple[int, int, int] | None] = ContextVar("overlay_dynamic_cp_run", default=None)
+#: While a batch runs under dynamic context parallelism: the ranks that share its token budget, and the
+#: `dp_size` with which its losses must be scaled.
+_run: ContextVar[tuple[int, int] | None] = ContextVar("overlay_dynamic_cp_run", default=None)
 
 
 def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
@@ -48,9 +38,7 @@ def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[.
         budget = None
         if tu.get_non_tensor_data(batch, "use_dynamic_bsz", default=True):
             budget = tu.get_non_tensor_data(batch, "max_token_len_per_gpu", default=None)
-        plan = tu.get_non_tensor_data(batch, PLANNED_KEY, default=None)
-        if plan is None:
-            plan = make_plan(lengths, dp_size, engine_config.max_seqlen_per_dp_cp_rank, budget)
+        plan = plan_uniform(lengths, dp_size, engine_config.max_seqlen_per_dp_cp_rank, budget)
         check_plan(plan, len(lengths), dp_size)
         # verl divides by W once too often, and once more where there are sequences for all ranks.
         factor = dp_size ** -(2 if len(lengths) >= dp_size else 1)
@@ -71,10 +59,7 @@ def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[.
 
 
 def make_prepare(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the making of micro-batches: W ranks share the token budget, and losses are scaled for W ranks.
-
-    With `OVERLAY_DCP=mixed` micro-batches are made along with their plans.
-    """
+    """Wrap the making of micro-batches: W ranks share the token budget, and losses are scaled for W ranks."""
     from verl.utils import tensordict_utils as tu
 
     parameters = signature(original)
@@ -83,14 +68,9 @@ def make_prepare(original: Callable[..., Any], _module: ModuleType) -> Callable[
     def prepare_micro_batches(*args: Any, **kwargs: Any) -> Any:
         run = _run.get()
         if run is not None:
-            ranks, dp_size, cap = run
-            given = parameters.bind(*args, **kwargs).arguments
-            data = given["data"]
+            ranks, dp_size = run
+            data = parameters.bind(*args, **kwargs).arguments["data"]
             tu.assign_non_tensor(data, sp_size=ranks, dp_size=dp_size)
-            # Where their number or who goes together is prescribed, micro-batches are verl's.
-            prescribed = (given.get("num_batches_divided_by"), given.get("min_num_micro_batch"))
-            if prescribed == (None, None) and dynamic_cp() == "mixed" and _by_tokens(data):
-                return _planned(data, ranks, cap)
         return original(*args, **kwargs)
 
     return prepare_micro_batches
@@ -109,16 +89,14 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
         ranks = mpu.get_data_parallel_world_size()
         # Here, because further on a pipeline stage would wait for the one that has raised.
         lengths = data["input_ids"].offsets().diff().tolist()
-        cap = self.engine_config.max_seqlen_per_dp_cp_rank
-        check_longest(lengths, ranks, cap)
+        check_longest(lengths, ranks, self.engine_config.max_seqlen_per_dp_cp_rank)
         confirm_groups(mpu)
-        agree(mpu.get_data_parallel_group())
         dp_size = 1 if get_model_config(self.module[0]).calculate_per_token_loss else ranks
         if loss_function is not None:
-            if "response_mask" in data.keys():  # noqa: SIM118 -- see `_by_tokens`
+            if "response_mask" in data.keys():  # noqa: SIM118 -- a TensorDict iterates over its rows
                 loss_function = with_width(loss_function, _width(data["response_mask"]))
             _agree_on_loss(loss_function, mpu.get_data_parallel_group())
-        token = _run.set((ranks, dp_size, cap))
+        token = _run.set((ranks, dp_size))
         try:
             output = original(self, data, loss_function, forward_only)
         finally:
@@ -236,42 +214,6 @@ _WAYS = {True: "a sum over sequences", False: "not known to be a sum over sequen
 def _width(mask: Any) -> int:
     """Return the width to which all rows of a batch are padded."""
     return int(mask.offsets().diff().max()) if mask.is_nested else int(mask.shape[-1])
-
-
-def make_plan(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) -> Plan:
-    """Plan a micro-batch as `OVERLAY_DCP` says. See `plan_uniform` for the arguments."""
-    if dynamic_cp() == "uniform":
-        return plan_uniform(lengths, ranks, cap, budget)
-    from overlay.patches._dynamic_cp.mixed import plan_mixed
-
-    return plan_mixed(lengths, ranks, cap, budget)
-
-
-def _by_tokens(data: Any) -> bool:
-    """Return whether micro-batches are limited by their tokens, and each sequence may go to any of them."""
-    from verl.utils import tensordict_utils as tu
-
-    if not tu.get_non_tensor_data(data, "use_dynamic_bsz", default=True):
-        return False
-    # Without a limit verl says what is missing.
-    limited = "max_token_len_per_gpu" in data.keys()  # noqa: SIM118 -- a TensorDict iterates over its rows
-    return limited and bool(tu.get_non_tensor_data(data, "force_group_size", default=1) == 1)
-
-
-def _planned(data: Any, ranks: int, cap: int) -> tuple[list[Any], list[list[int]]]:
-    """Return the micro-batches of a batch, each with its plan, and the places of their sequences in it."""
-    from verl.utils import tensordict_utils as tu
-
-    from overlay.patches._dynamic_cp.mixed import plan_step
-
-    lengths = data["input_ids"].offsets().diff().tolist()
-    step = plan_step(lengths, ranks, cap, data["max_token_len_per_gpu"])
-    parts = []
-    for indices, plan in step:
-        part = tu.index_select_tensor_dict(data, indices)
-        tu.assign_non_tensor(part, **{PLANNED_KEY: plan})
-        parts.append(part)
-    return parts, [indices for indices, _ in step]
 
 
 def _scaled(metric: Any, factor: float) -> Any:

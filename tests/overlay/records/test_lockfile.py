@@ -37,7 +37,6 @@ LOCKS = st.fixed_dictionaries(
         "format": st.just(_lock.FORMAT),
         "overlay": st.fixed_dictionaries({"version": TEXTS, "content": TEXTS}),
         "python": TEXTS,
-        "option": st.dictionaries(TEXTS, TEXTS, max_size=2),
         "environment": st.dictionaries(TEXTS, TEXTS, max_size=2),
         "pack": st.lists(PACKS, max_size=2),
         "patch": st.lists(PATCHES, max_size=2, unique_by=lambda patch: patch["id"]),
@@ -53,7 +52,6 @@ def example() -> dict[str, Any]:
             "format": _lock.FORMAT,
             "overlay": {"version": "0.1.0", "content": "0" * 64},
             "python": "3.11.7",
-            "option": {"OVERLAY_DCP": "uniform"},
             "environment": {"torch": "2.13.0+cpu"},
             "pack": [{"name": "acme", "distribution": "acme-overlay", "version": "4.5", "content": "1" * 64}],
             "patch": [

@@ -144,32 +144,6 @@ def test_another_overlay_or_python_stops_the_start(
         pinned.enable(upstream.patch())
 
 
-def test_another_option_of_a_patch_stops_the_start(
-    upstream: Upstream, pinned: Pinned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, usual, other = "OVERLAY_DCP", "uniform", "mixed"
-    pinned.lock(upstream.patch())
-    monkeypatch.setenv(name, other)
-    with pytest.raises(PinError, match=f"{name}: locked {usual}, here {other}"):
-        pinned.enable(upstream.patch())
-    pinned.lock(upstream.patch())
-    pinned.enable(upstream.patch()).disable()
-    monkeypatch.delenv(name)
-    with pytest.raises(PinError, match=f"{name}: locked {other}, here {usual}"):
-        pinned.enable(upstream.patch())
-    pinned.enable(upstream.patch(), digest=True)
-    assert "digest: locked " in must_fail(upstream)
-
-
-def test_a_lock_from_before_options_were_locked_says_so(upstream: Upstream, pinned: Pinned) -> None:
-    pinned.lock(upstream.patch())
-    lock = lockfile.read(str(pinned.path))
-    del lock["option"]
-    pinned.path.write_text(lockfile.write(_lock.with_digest(lock)))
-    with pytest.raises(PinError, match="OVERLAY_DCP: locked absent, here uniform"):
-        pinned.enable(upstream.patch())
-
-
 def test_another_torch_stops_the_import(upstream: Upstream, pinned: Pinned) -> None:
     pinned.lock(upstream.patch())
     pinned.edit("environment", "torch")

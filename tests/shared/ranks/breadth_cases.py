@@ -195,7 +195,7 @@ def _z_loss(draw: random.Random) -> dict[str, Any]:
     def train() -> dict[str, Any]:
         return cpu_engine.train(engine, batch, SFT)
 
-    with replaced(dynamic_cp_loss, "make_plan", lambda *_given: plan):
+    with replaced(dynamic_cp_loss, "plan_uniform", lambda *_given: plan):
         output = train()
     apart = cpu_engine.compare(dict(zip(exact, without, strict=True)), reference)[1]
     return judged(engine, output, reference, loss.item(), [], apart=apart)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import random
 from typing import TYPE_CHECKING, Any
@@ -52,8 +51,10 @@ def cases(world: int) -> list[Case]:
         for name, settings in kinds().items()
         for layout in ((2, "mixed") if name in OTHERS else ("mixed",))
     ]
-    for how, name in itertools.product(("uniform", "mixed"), PLANNED):
-        found.append((f"planned {how}, {name}", functools.partial(_planned, how, draw, name)))
+    by_tokens = {"use_dynamic_bsz": True, "max_token_len_per_gpu": 9}
+    for name in PLANNED:
+        settings = {"loss_mode": name, "mode": "seq-mean-token-mean", "batch_settings": by_tokens}
+        found.append((f"planned, {name}", functools.partial(run, draw, None, **settings)))
     found += [
         ("registered", lambda: list(core_algos.POLICY_LOSS_REGISTRY)),
         ("evaluation", functools.partial(run, draw, 1, loss_mode="geo_mean", infer=True)),
@@ -118,7 +119,7 @@ def run(
     with contextlib.ExitStack() as watching:
         if layout is not None:
             queue = iter(plans)
-            watching.enter_context(replaced(dynamic_cp_loss, "make_plan", lambda *_: next(queue)))
+            watching.enter_context(replaced(dynamic_cp_loss, "plan_uniform", lambda *_: next(queue)))
         made = watching.enter_context(_micro_batches(len(batch)))
         seen = watching.enter_context(watched())
         drawn = watching.enter_context(draws())
@@ -186,16 +187,6 @@ def _micro_batches(count: int) -> Iterator[list[tuple[list[int], Any]]]:
 
 
 # --- other cases ---
-
-
-def _planned(how: str, draw: random.Random, name: str) -> dict[str, Any]:
-    """Run with micro-batches and plans as `OVERLAY_DCP` has them made."""
-    os.environ["OVERLAY_DCP"] = how
-    try:
-        settings = {"use_dynamic_bsz": True, "max_token_len_per_gpu": 9}
-        return run(draw, None, loss_mode=name, mode="seq-mean-token-mean", batch_settings=settings)
-    finally:
-        del os.environ["OVERLAY_DCP"]
 
 
 def _calls(draw: random.Random) -> dict[str, Any]:

@@ -108,12 +108,9 @@ def dynamic_cp(rank: int, made: torch.Generator, device: str) -> float:
     """Put the outputs of two subgroups together, as a loss of the whole micro-batch gets them."""
     from megatron.core import parallel_state as mpu
 
-    from overlay.patches._dynamic_cp import agreement
     from overlay.patches._dynamic_cp.whole import collect
 
     mpu.initialize_model_parallel(create_gloo_process_groups=False)
-    group = mpu.get_data_parallel_group()
-    agreement.agree(group)
     lengths = [5, 9, 4, 1]
     rows = [torch.randn(length, generator=made) for length in lengths]
     plan: Any = ((0, 1, (0, 2)), (1, 1, (1, 3)))

@@ -42,7 +42,7 @@ def planned(
             plans.append(plan)
             return plan
 
-        with replaced(dynamic_cp_loss, "make_plan", noted):
+        with replaced(dynamic_cp_loss, "plan_uniform", noted):
             found = run(*arguments, **settings)
         return {**found, "plans": sizes(plans)}
 

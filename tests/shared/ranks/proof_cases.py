@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-from planned import planned, sizes
+from planned import planned
 from verl.workers.utils.losses import sft_loss
 
 from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cpu_policy_step import run_ppo
 from overlay.compat.cpu_steps import run_outputs, run_sft, seed, worst
-from overlay.compat.cuda_on_cpu import replaced
 from overlay.patches._dynamic_cp.plan import allowed_sizes, check_plan
-from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,13 +64,6 @@ def cases(world: int) -> list[Case]:
     halves: dict[str, Any] = {"lengths": [CAP * world // 2, 5, 3, CAP, *[4] * world], "cap": CAP}
     plan = _halves(world, len(halves["lengths"]))
     found.append((f"sft, halves, {name}", planned(lambda *_: plan, run_sft, **halves, shape=shape)))
-    # As `OVERLAY_DCP=mixed` plans it: with micro-batches of its own, and those that it is given.
-    for budget in (None, CAP):
-        for run in (run_sft, run_outputs):
-            name, shape = next(shapes)
-            kind, how = run.__name__.removeprefix("run_"), "given" if budget is None else "planned"
-            batch = _long_tail(draw, world, budget)
-            found.append((f"{kind}, {how}, {name}", functools.partial(_as_set, run, **batch, shape=shape)))
     # The longest sequence of a policy's batch takes all ranks; its second micro-batch may be mixed.
     for mode, (name, shape) in zip(("token-mean", "seq-mean-token-mean"), SHAPES.items(), strict=False):
         found.append((f"ppo, {mode}, {name}", functools.partial(run_ppo, draw, mode, shape=shape)))
@@ -93,35 +84,6 @@ def _batch(draw: random.Random, world: int, size: int, *, micro_batches: int = 1
         draw.shuffle(part)
         lengths += part
     return {"lengths": lengths, "cap": CAP, "micro_batch_size_per_gpu": len(lengths) // micro_batches}
-
-
-def _long_tail(draw: random.Random, world: int, budget: int | None) -> dict[str, Any]:
-    """Draw a batch with a sequence for all ranks, one for half of them, and short ones for the other half."""
-    lengths = [CAP * world - 2, CAP * world // 2, *(draw.choice([CAP, CAP - 1]) for _ in range(world // 2))]
-    if budget is None:
-        lengths += [draw.randint(3, CAP) for _ in range(2 * world)]
-    draw.shuffle(lengths)
-    batch: dict[str, Any] = {"lengths": lengths, "cap": CAP}
-    if budget is not None:
-        batch.update(use_dynamic_bsz=True, max_token_len_per_gpu=budget)
-    return batch
-
-
-def _as_set(run: Callable[..., Any], **settings: Any) -> dict[str, Any]:
-    """Run with the plans that `OVERLAY_DCP=mixed` makes, and say which sizes they had."""
-    plans: list[Plan] = []
-
-    def noted(plan: Plan, count: int, ranks: int) -> None:
-        plans.append(plan)
-        check_plan(plan, count, ranks)
-
-    os.environ["OVERLAY_DCP"] = "mixed"
-    try:
-        with replaced(dynamic_cp_loss, "check_plan", noted):
-            found: dict[str, Any] = run(**settings)
-    finally:
-        del os.environ["OVERLAY_DCP"]
-    return {**found, "plans": sizes(plans)}
 
 
 def _halves(world: int, count: int) -> Plan:
