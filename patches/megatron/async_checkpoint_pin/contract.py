@@ -28,9 +28,8 @@ def wrong(_seed: str) -> str:
 
     queue, finished = async_utils.AsyncCallsQueue(), list[int]()
     arguments, done_with = ("plan", None, float(drawn[0, 0])), [lambda *_: finished.append(1)]
-    first = queue.schedule_async_request(
-        async_utils.AsyncRequest(write, arguments, done_with, preload_fn=stage)
-    )
+    request = async_utils.AsyncRequest(write, arguments, done_with, preload_fn=stage)
+    first = queue.schedule_async_request(request)
     process = queue.async_calls[-1].async_caller.process
     gc.collect()
     held = owners[0]() is not None
@@ -38,13 +37,10 @@ def wrong(_seed: str) -> str:
     done = queue.maybe_finalize_async_calls(blocking=True)
     if process.exitcode or done != [first] or not finished:
         return "the checkpoint was not written as it was staged"
-    if not held:
-        return "nothing holds what was staged while it is being written"
-    # multiprocessing has forgotten the process: it was joined.
-    del process
+    del process  # multiprocessing has forgotten it: it was joined
     gc.collect()
-    if owners[0]() is not None:
-        return "what was staged is held after it was written"
+    if not held or owners[0]() is not None:
+        return f"what was staged is {'still held after' if held else 'not held while'} it is written"
     # A request that stages nothing goes as it is.
     second = queue.schedule_async_request(async_utils.AsyncRequest(lambda *_: None, ("plan",), []))
     all_done = queue.maybe_finalize_async_calls(blocking=True) == [second]
