@@ -214,17 +214,6 @@ def test_an_input_without_gradient_is_left_alone(ours: None) -> None:
     assert torch.equal(kept[0], mask)
 
 
-def test_checkpoints_nest(who: str) -> None:
-    inner, outer = Recompute(keep="graph"), Recompute(keep="graph")
-    x = source()
-    checkpoint(lambda y: checkpoint(inner, outer(y)), x * 1.0).sum().backward()
-    plain = source()
-    Recompute()(Recompute()(plain * 1.0)).sum().backward()
-    assert torch.equal(x.grad, plain.grad)
-    assert outer.seen[0].expired() == (who == "overlay")
-    assert inner.seen[0].expired() == (who == "overlay")
-
-
 def test_the_graph_can_be_kept_for_a_second_backward(who: str) -> None:
     x = source()
     layer = Recompute(keep="graph")
@@ -297,13 +286,6 @@ def test_what_a_graph_captures_is_left_to_megatron(capturing: bool, monkeypatch:
     (leaf,) = (node.variable for node, _ in kept[0].grad_fn.next_functions if hasattr(node, "variable"))
     assert (leaf.numel() > 0) is capturing
     assert (leaf.grad is not None) is capturing
-
-
-def test_the_parameters_are_those_of_the_original() -> None:
-    def kinds(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-        return [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
-
-    assert kinds(make_backward(STOCK, MODULE)) == kinds(STOCK)
 
 
 # --- the contract as a property ---
