@@ -84,19 +84,10 @@ def whitened(
 ) -> Any:
     """Return the values less their mean, over their standard deviation, on all ranks alike.
 
-    Args:
-        values: Of this rank, [tokens], possibly of none.
-        mask: Of the same shape, 1 for what counts.
-        all_reduce: Adds a tensor up over all ranks that have a part of the values, in place. Called twice.
-        place: This rank among those that share a sequence, and how many these are. The upstream takes the
-            mean over ranks of one such place.
-        counted: Where it is counted how far the upstream's mean and deviation are off.
-        shift_mean: Whether the result has the mean 0, or that of the values.
-        epsilon: What is added to the variance.
-
-    Raises:
-        ValueError: No value counts, on any rank.
-
+    `values` are this rank's [tokens], possibly none, and `mask` is 1 for what counts. `all_reduce` adds a
+    tensor up, in place, over all ranks that have a part of the values, and is called twice. `place` is this
+    rank among those that share a sequence, and their number: the upstream takes the mean over ranks of one
+    such place. Raises `ValueError` if no value counts, on any rank.
     """
     import torch
 

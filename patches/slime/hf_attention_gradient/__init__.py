@@ -82,8 +82,7 @@ PATCH = Patch(
     met="Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before "
     "it tensor parallelism with --sequence-parallel.",
     upstream=("THUDM/slime#1748",),
-    evidence="The gradient is that of one process in float64 with the same layer on all tokens, under "
-    "context, tensor and sequence parallelism (tests/real/test_hf_attention.py).",
+    evidence="The gradient is that of one process in float64 with the same layer on all tokens.",
     targets=one_target(
         SLIME,
         variant("0.2", replaced(f"{_LAYER}:HuggingfaceAttention.forward", make_forward)),

@@ -98,8 +98,7 @@ def _batch(tokens: list[Any], budget: int) -> Any:
     from tensordict import TensorDict
     from verl.utils import tensordict_utils as tu
 
-    def nested(rows: list[Any]) -> Any:
-        return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    from overlay.compat.cpu_fsdp_engine import nested
 
     rows = {"input_ids": nested(tokens), "loss_mask": nested([torch.ones_like(row) for row in tokens])}
     batch = TensorDict(rows, batch_size=len(tokens))
