@@ -21,9 +21,5 @@ def whole(values: Any) -> Any:
 
 
 make_partitioner = making(EFFECT, whole)
-PATCH = patch_of(
-    VERL,
-    "0.6",
-    make_partitioner,
-    *("verl-project/verl#7279", "verl-project/verl#7281", "verl-project/verl#7553"),
-)
+_UPSTREAM = tuple(f"verl-project/verl#{number}" for number in (7279, 7281, 7553))
+PATCH = patch_of(VERL, "0.6", make_partitioner, *_UPSTREAM)
