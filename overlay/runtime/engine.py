@@ -243,14 +243,13 @@ class Engine:
         self,
         patches: str | Iterable[str] | None = None,
         site: str | Sequence[str] | InstalledTree | None = None,
-        root: str | None = None,
     ) -> Plan:
         """Decide on every patch without importing anything of an upstream."""
         from overlay.source.plan import make_plan
         from overlay.source.source import InstalledTree
 
         chosen = self.chosen(patches)
-        tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
+        tree = site if isinstance(site, InstalledTree) else InstalledTree(site)
         known = self.known()
         plan = make_plan(known.values(), chosen.ids, tree, self.tested(), tree.name, self._progress)
         return plan.replace(companions=chosen.companions)
