@@ -357,7 +357,7 @@ class Engine:
         from overlay.source.source import InstalledTree
 
         patches = [self.known()[name] for name in selection]
-        return make_lock(static_part(patches, named()), patches, verdicts, InstalledTree())
+        return make_lock(static_part(patches, named()), verdicts, InstalledTree())
 
     @property
     def enabled(self) -> bool:

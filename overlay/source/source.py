@@ -51,10 +51,8 @@ class Tree:
         #: Modules as they were parsed, or why they cannot be.
         self._modules: dict[str, Module | str] = {}
         self._compiled: dict[str, list[CodeType]] = {}
-        self._asked: dict[tuple[object, ...], Any] = {}
-        self._texts: dict[str, str | None] = {}
-        self._text_digests: dict[str, str] = {}
-        self._chains: dict[str, list[str]] = {}
+        #: Answers, by the question.
+        self._kept: dict[tuple[object, ...], Any] = {}
         #: What is known of sites without parsing: where each is imported from, empty if it is defined there.
         self.imported: dict[str, str] = {}
         #: What was read of the version of a project: in its own files, and in its metadata.
@@ -82,14 +80,17 @@ class Tree:
         """Return whether a module is a package, which decides what its relative imports mean."""
         raise NotImplementedError
 
-    def has(self, site: str) -> bool:
-        """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists. Raises `SourceError`."""
-        module, qualname = split_site(site)
-        return self._text(module) is not None if not qualname else self._answer(site, shape.exists)
+    def presence(self, site: str) -> bool | str:
+        """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists, or why that cannot be told.
 
-    def doubt(self, site: str) -> str:
-        """Return why a site that `has` denies may exist all the same, else nothing. Raises `SourceError`."""
-        return self._answer(site, shape.doubt) if split_site(site)[1] else ""
+        Raises `SourceError`.
+        """
+        module, qualname = split_site(site)
+        return self._answer(site, shape.presence) if qualname else self._text(module) is not None
+
+    def has(self, site: str) -> bool:
+        """Return whether a module, or a name in it, exists for sure. Raises `SourceError`."""
+        return self.presence(site) is True
 
     def digest(self, site: str) -> str | None:
         """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
@@ -102,23 +103,27 @@ class Tree:
         found = self._answer(self.chain(site)[-1], shape.obstacle)
         return f"{site} {found}" if found else ""
 
-    def no_call(self, site: str, callee: str, *, last: bool) -> str:
-        """Return why a function does not call another in each run, empty if so. Raises `SourceError`.
-
-        With `last`, why it does not do that as its last statement.
-        """
-        return self._answer(site, shape.no_call, callee, last)
+    def calls(self, site: str, callee: str, *, last: bool) -> bool:
+        """Return whether a function calls another in each run, with `last` at its end. Raises `SourceError`."""
+        return self._answer(site, shape.calls, callee, last)
 
     def _answer(self, site: str, question: Callable[..., T], *more: object) -> T:
         """Return the answer to a question about a site. Raises `SourceError`."""
-        asked = (question, site, *more)
-        if asked not in self._asked:
-            module, name = split_site(site)
+        module, name = split_site(site)
+
+        def ask() -> T:
             try:
-                self._asked[asked] = question(self._parsed(module), name, *more)
+                return question(self._parsed(module), name, *more)
             except RecursionError as error:
                 raise SourceError(f"the source of {module} is nested too deep") from error
-        found: T = self._asked[asked]
+
+        return self._once(ask, question, site, *more)
+
+    def _once(self, find: Callable[[], T], *key: object) -> T:
+        """Return what was found the first time."""
+        if key not in self._kept:
+            self._kept[key] = find()
+        found: T = self._kept[key]
         return found
 
     def nodes(self, site: str) -> list[ast.AST]:
@@ -155,13 +160,14 @@ class Tree:
 
         Raises `SourceError`.
         """
-        if site not in self._chains:
-            chain = [site]
-            while chain[-1]:
-                found = self._imported_from(chain[-1])
-                chain.append("" if found in chain else found)  # two modules may import it from each other
-            self._chains[site] = chain[:-1]
-        return self._chains[site]
+        return self._once(lambda: self._chain_of(site), "chain", site)
+
+    def _chain_of(self, site: str) -> list[str]:
+        chain = [site]
+        while chain[-1]:
+            found = self._imported_from(chain[-1])
+            chain.append("" if found in chain else found)  # two modules may import it from each other
+        return chain[:-1]
 
     def _imported_from(self, site: str) -> str:
         """Return the site that a name is imported from, empty if it is not. Raises `SourceError`."""
@@ -177,16 +183,12 @@ class Tree:
 
     def _text(self, module: str) -> str | None:
         """Return the source of a module as it was when it was first asked for. Raises `SourceError`."""
-        if module not in self._texts:
-            self._texts[module] = self.source(module)
-        return self._texts[module]
+        return self._once(lambda: self.source(module), "text", module)
 
     def text_digest(self, module: str) -> str:
         """Return the digest of a source, `none` if there is no such module. Raises `SourceError`."""
-        if module not in self._text_digests:
-            text = self._text(module)
-            self._text_digests[module] = "none" if text is None else text_digest(text)
-        return self._text_digests[module]
+        text = self._text(module)
+        return "none" if text is None else self._once(lambda: text_digest(text), "digest", module)
 
     def let_go(self) -> None:
         """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
