@@ -33,7 +33,8 @@ def stated_version(found: Distribution) -> str | None:
     folder = getattr(found, "_path", None)  # the library opens whatever lies there
     if isinstance(folder, os.PathLike):
         folder = os.fspath(folder)
-        if any(is_endless(os.path.join(folder, name)) for name in ("METADATA", "PKG-INFO", "")):
+        inside = [os.path.join(folder, name) for name in ("METADATA", "PKG-INFO")]
+        if any(map(is_endless, inside if os.path.isdir(folder) else [folder])):
             return None
     try:
         return found.metadata["Version"]
