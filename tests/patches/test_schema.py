@@ -101,5 +101,5 @@ def test_what_is_of_the_form_stays_so_when_nothing_changes() -> None:
 
 def test_a_patch_that_was_never_in_place_has_not_been_tested() -> None:
     patch = PATCHES["slime.vpp-ceiling"]  # slime is in no package index, and nothing here imports it
-    with pytest.raises(AssertionError, match="is armed, so none of it was tested"), applied(patch):
+    with pytest.raises(AssertionError, match="is waiting, so none of it was tested"), applied(patch):
         pass
