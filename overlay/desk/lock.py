@@ -9,12 +9,12 @@ from overlay.errors import LockError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import wrap
 from overlay.records import lockfile
-from overlay.records.lock import changes, differences, different, facts, shown
+from overlay.records.lock import WRITTEN, compare, facts
 from overlay.verdict import LOUD
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     from overlay.records.lock import Lock
     from overlay.runtime.engine import Engine
@@ -25,7 +25,7 @@ class Locked(Record):
 
     file: str
     digest: str
-    #: In what it differs from what is here, a sentence each.
+    #: In what it differs from what is here, a line each.
     differences: tuple[str, ...]
     #: Ids of patches that are locked although they cannot be applied.
     loud: tuple[str, ...]
@@ -58,47 +58,31 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
     found = Locked(
         file=arguments.file,
         digest=new["digest"],
-        differences=() if written else tuple(differences(before, after)),
+        differences=() if written else tuple(compare(before, after)),
         loud=tuple(patch["id"] for patch in new["patch"] if patch["verdict"] in LOUD),
         written=written,
-        changed=tuple(changes(before, after)) if written else (),
+        changed=tuple(compare(before, after, WRITTEN)) if written else (),
     )
-    show(arguments, found.to_dict(), lambda: _text(found, before, after))
+    show(arguments, found.to_dict(), lambda: _text(found))
     if found.differences and not arguments.check:
         say(f"{arguments.file} exists, so nothing was written: `overlay lock --update` overwrites it")
     asked = set(found.loud).difference(engine.chosen(arguments.patches).companions)
     return EXIT_LOUD if found.differences or (asked and not arguments.check) else EXIT_OK
 
 
-def _text(found: Locked, before: Mapping[str, str], here: Mapping[str, str]) -> str:
-    lines = [f"{found.file}  sha256:{found.digest}"]
+def _text(found: Locked) -> str:
     if found.written:
-        lines.append("written; changed in it:" if found.changed else "written")
-        lines += _changes(before, here, ("was", "is", "added", "dropped"))
+        said = "written; changed in it:" if found.changed else "written"
     else:
-        lines.append("differs from this environment:" if found.differences else "matches this environment")
-        sides = ("selected here and not locked", "locked and not selected here")
-        lines += _changes(before, here, ("locked", "here", *sides))
-    return "\n".join([*lines, *(f"locked although it cannot be applied: {name}" for name in found.loud)])
-
-
-def _changes(one: Mapping[str, str], other: Mapping[str, str], words: Sequence[str]) -> list[str]:
-    """Return the facts that differ as lines; all patches that are on one side only share a line."""
-    was, now, more, less = words
-    names = different([one, other])
-    lines = []
-    for head, there, lacking in ((more, other, one), (less, one, other)):
-        ids = [
-            name for name in names if name.endswith(": revision") and name in there and name not in lacking
+        said = "differs from this environment:" if found.differences else "matches this environment"
+    return "\n".join(
+        [
+            f"{found.file}  sha256:{found.digest}",
+            said,
+            *(wrap(line, "    ", first="  ") for line in (*found.changed, *found.differences)),
+            *(f"locked although it cannot be applied: {name}" for name in found.loud),
         ]
-        names = [name for name in names if name not in ids]
-        said = ", ".join(name.removesuffix(": revision") for name in ids)
-        lines += [wrap(f"{head}: {said}", "    ", first="  ")] if ids else []
-    both = [
-        wrap(f"{name}: {was} {shown(one.get(name))}, {now} {shown(other.get(name))}", "    ", first="  ")
-        for name in names
-    ]
-    return [*both, *lines]
+    )
 
 
 def _existing(arguments: argparse.Namespace) -> Lock | None:

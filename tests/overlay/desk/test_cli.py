@@ -145,7 +145,7 @@ def test_audit_explains_one_defect(site: str) -> None:
     ("arguments", "environ", "words"),
     [
         (["plan", "--site", "/nowhere/at/all"], {}, "does not exist"),
-        (["audit", "--root", __file__], {}, "is neither a folder nor an archive to import from: name a"),
+        (["audit", "--site", __file__], {}, "is neither a folder nor an archive to import from: name a"),
         (["audit", "--site", ""], {}, "does not exist"),
         (["plan", "--patches", ""], {}, "patches is empty"),
         (["audit", "--patches", ""], {}, "patches is empty"),
