@@ -122,8 +122,6 @@ DEFECTS = (
         when=all_of(_TP, beyond("the model has cross attention, and process groups of its own")),
         sites=(_CROSS,),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#7190"),
-        shown="tests/real/test_megatron_ranks.py"
-        "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
         way_out="give the layer the groups of Megatron's state",
     ),
     _silent(
@@ -139,8 +137,6 @@ DEFECTS = (
         ),
         sites=(_RECOMPUTED, _MTP_LAYER),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#6760"),
-        shown="tests/real/test_megatron_ranks.py"
-        "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
         way_out="leave distribute_saved_activations off",
     ),
     _crash(

@@ -104,12 +104,10 @@ print(json.dumps({"graphs": len(graphs), "alike": alike}))
     ],
 )  # fmt: skip
 def test_a_patched_function_is_compiled_once(
-    patch: str, release: str, module: str, call: str, tmp_path: Path,
+    patch: str, release: str, module: str, call: str,
     listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]],
 ) -> None:  # fmt: skip
-    program = tmp_path / "compiled.py"
-    program.write_text(COMPILED)
-    found = findings(listed(release), str(program), patch, module, call)
+    found = findings(listed(release), COMPILED, patch, module, call)
     assert found == {"graphs": 1, "alike": True}
 
 

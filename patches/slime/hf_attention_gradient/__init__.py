@@ -83,7 +83,7 @@ PATCH = Patch(
     "it tensor parallelism with --sequence-parallel.",
     upstream=("THUDM/slime#1748",),
     evidence="The gradient is that of one process in float64 with the same layer on all tokens, under "
-    "context, tensor and sequence parallelism (tests/real/test_hf_attention.py).",
+    "context, tensor and sequence parallelism (tests/real/test_slime_ranks.py).",
     targets=one_target(
         SLIME,
         variant("0.2", replaced(f"{_LAYER}:HuggingfaceAttention.forward", make_forward)),
