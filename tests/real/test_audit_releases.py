@@ -48,7 +48,7 @@ def test_a_slime_without_setup_and_metadata_is_told_by_its_source(
     name: str, listed: Release, tmp_path: Path
 ) -> None:
     # As Ray's `py_modules` brings it.
-    folder = slime(name.partition("==")[2])
+    folder = listed(name)
     for package in ("slime", "slime_plugins"):
         shutil.copytree(folder / package, tmp_path / package)
     assert verdicts(tmp_path) == RECORD[name]
@@ -100,7 +100,7 @@ def test_a_patch_for_one_verl_applies_beside_that_one_alone(
         both = tmp_path / verl
         both.mkdir()
         (both / "megatron").symlink_to(megatron / "megatron")
-        (both / "verl").symlink_to(release(verl) / "verl")
+        (both / "verl").symlink_to(listed(verl) / "verl")
         if verl != SERVED:
             needless = f"it serves verl alone, and verl {verl.partition('==')[2]} needs nothing: "
             assert reason("not-needed", both).startswith(needless)

@@ -1,4 +1,4 @@
-"""What slime's patches compute on four gloo ranks that share samples, with CP 1, 2 and 4, against one process."""
+"""What slime's patches compute on four gloo ranks that share samples, against one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.real]
 #: By how a case begins: of advantages of about one in float32, over hundreds of tokens of an estimate; of a
 #: layer in float64; of small whole numbers in the type that models are trained in.
 TOLERANCES = {"whitened": 1e-5, "estimated": 1e-4, "mixing": 1e-10, "bfloat16": 0.0}
-#: How many cases there are: 24 whiten, and slime has 7 of its layer and the rest in each way of splitting tokens.
+#: How many cases there are: 24 whiten, 7 are of slime's layer, and the rest of each way of splitting tokens.
 CASES = {"v0.2.4": 24 + 7 + 16, "v0.3.1": 24 + 7 + 14, MILES: 24}
 OF_SLIME = ("whiten-over-cp", "masked-gae", "hf-attention-gradient")
 

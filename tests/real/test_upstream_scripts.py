@@ -63,12 +63,13 @@ done
 class Scripts:
     """The scripts of a revision, and the programs that they find."""
 
-    def __init__(self, folder: Path, project: str, revision: str, path: str, starters: dict[str, str]) -> None:
+    def __init__(self, folder: Path, source: tuple[str, str, str], starters: dict[str, str]) -> None:
+        """Take them from a project, its revision and a path in it."""
         try:
-            git_sources.unpack(git_sources.archive(project, revision, path), folder)
+            git_sources.unpack(git_sources.archive(*source), folder)
         except git_sources.FetchError as error:
             pytest.skip(str(error))
-        self.folder, self.told, self.programs = folder / path, folder / "told", folder / "programs"
+        self.folder, self.told, self.programs = folder / source[2], folder / "told", folder / "programs"
         self.programs.mkdir()
         for name, text in {**dict.fromkeys(SILENT, "#!/bin/bash\n"), **starters}.items():
             (self.programs / name).write_text(text)
@@ -93,7 +94,7 @@ class Scripts:
 @pytest.mark.parametrize("revision", ["v0.2.0", "v0.2.4", "v0.3.0", "v0.3.1"])
 def test_every_script_of_slime_starts_ray_armed_and_hands_it_variables(revision: str, tmp_path: Path) -> None:
     """So `overlay run bash SCRIPT` is enough, and where that cannot be, a line in its JSON is."""
-    scripts = Scripts(tmp_path, "slime", revision, "scripts", {"ray": RAY})
+    scripts = Scripts(tmp_path, ("slime", revision, "scripts"), {"ray": RAY})
     armed = {"OVERLAY": "1", "MASTER_ADDR": "127.0.0.1", "MLP_WORKER_0_HOST": "127.0.0.1", "BASE_DIR": "/x"}
     ran = starts = 0
     for script in sorted(scripts.folder.glob("run-*.sh")):
@@ -159,7 +160,7 @@ def falsely_not_met(script: Path, lines: list[list[str]], read: Callable[[Path],
 @pytest.mark.nightly("the tests of the audit read command lines by day")
 def test_no_script_of_verl_gets_false_peace(tmp_path: Path, read: Callable[[Path], Settings]) -> None:
     """What a script is said not to meet, the command line that it produces does not meet either."""
-    scripts = Scripts(tmp_path, "verl", COMMIT, "examples", STARTERS)
+    scripts = Scripts(tmp_path, ("verl", COMMIT, "examples"), STARTERS)
     compared = megatron = 0
     false = []
     for script in sorted(scripts.folder.rglob("*.sh")):

@@ -60,8 +60,7 @@ def test_what_cannot_be_had_is_named_and_the_rest_is_fetched(shelf: Path) -> Non
     assert done.stdout.strip().endswith("tiny-1.5")
 
 
-@pytest.mark.parametrize("requirement", ["tiny", "tiny>=1", "tiny==../x", "-r==1"])
-def test_only_pinned_releases_are_fetched(shelf: Path, requirement: str) -> None:
-    done = fetch(shelf, "--", requirement)
+def test_only_pinned_releases_are_fetched(shelf: Path) -> None:
+    done = fetch(shelf, "--", "tiny", "tiny>=1", "tiny==../x", "-r==1")
     assert done.returncode == 1
-    assert "expected NAME==VERSION" in done.stderr
+    assert done.stderr.count("expected NAME==VERSION") == 4
