@@ -1,7 +1,7 @@
 """What patches count, against what is counted by hand, on small functions with the seams of upstreams'.
 
-Of a patch that counts nothing but how often it changed something, contracts show that it does, and that it does
-not always (`tests/real/test_contracts.py`).
+Of a patch that counts nothing but how often it changed something, its contract shows that it does, and that
+it does not always (`tests/real/test_contracts.py`).
 """
 
 from __future__ import annotations
@@ -599,6 +599,10 @@ def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
     return {"calls": 1, "changed": 1, "steps": steps}
 
 
+#: By how their losses are divided.
+MODELS = ("per token", "per batch")
+
+
 @counting("verl.moe-aux-scale")
 def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]:
     pytest.importorskip("megatron.core")
@@ -610,14 +614,14 @@ def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]
         return data * context if with_context_parallel else data
 
     undo.setattr(parallel_state, "get_data_parallel_world_size", size)
-    per_token = SimpleNamespace(calculate_per_token_loss=True), SimpleNamespace(calculate_per_token_loss=False)
-    undo.setattr(utils, "get_model_config", lambda model: per_token[model != "per token"])
+    configs = {name: SimpleNamespace(calculate_per_token_loss=name == "per token") for name in MODELS}
+    undo.setattr(utils, "get_model_config", configs.get)
     undo.setattr(fix, "_told", lambda *_call, **_shared: {})
     counts = part("verl.moe-aux-scale", "effect").EFFECT
     for make, times in ((fix.get_shared, data), (fix.get, data * context)):
         counts.clear()
         schedule = make(lambda: lambda **_call: None, NO_MODULE)()
-        for model, only in (("per token", False), ("per token", True), ("per batch", False)):
+        for model, only in ((MODELS[0], False), (MODELS[0], True), (MODELS[1], False)):
             call: dict[str, Any] = {"forward_step_func": None, "data_iterator": None, "num_microbatches": 1}
             schedule(model=model, forward_only=only, **call)
         assert counts.read() == {"changed": 1, "times": times}
