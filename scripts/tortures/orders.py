@@ -1,7 +1,7 @@
 """Every order of import, enable, disable, reload, import by alias and second import, up to five steps.
 
-Each order is tried on a fake upstream, in a forked child of its own. Those of the greatest length have no second
-import. See `order_world.py` for what must hold after each step.
+Each order is tried on a fake upstream, in a forked child of its own. Those of the greatest length have no
+second import. See `order_world.py` for what must hold after each step.
 """
 
 from __future__ import annotations
