@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real]
 
 SECONDS = 150
+#: Contracts run the same trainers, and `tests/workers/test_main_module.py` modules that are `__main__`.
+on_ray = pytest.mark.nightly("by day the trainer without Ray stands for it")
 
 
 def launched(folder: Path, place: Path, *words: str, patch: str = "") -> dict[str, Any]:
@@ -43,7 +45,7 @@ def launched(folder: Path, place: Path, *words: str, patch: str = "") -> dict[st
     return found
 
 
-@pytest.mark.nightly("one way stands for the other", how=("script",))
+@on_ray
 @pytest.mark.parametrize("how", ["module", "script"])
 def test_main_ppo_sync_trains_on_after_an_epoch(
     listed: Callable[[str], Path], tmp_path: Path, how: str
@@ -60,7 +62,7 @@ def test_main_ppo_sync_trains_on_after_an_epoch(
     assert found["worker"]
 
 
-@pytest.mark.nightly("one release stands for the others", version=("0.7.1", "0.9.1"))
+@on_ray
 @pytest.mark.parametrize("version", ["0.7.1", "0.8.0", "0.9.1"])
 def test_sft_trainer_ray_gives_ranks_equal_work(
     listed: Callable[[str], Path], tmp_path: Path, version: str
