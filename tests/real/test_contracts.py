@@ -80,6 +80,8 @@ COUNTED_BY_RANKS = (
 )  # fmt: skip
 #: In the contracts of these there is something to change wherever they look.
 ALWAYS = ("megatron.recompute", "megatron.reshardable-checkpoint")
+#: In the contract of this one, time decides how often there is.
+SOMETIMES = "slime.async-groups"
 
 
 def asked(patch: str, name: str) -> str:
@@ -127,7 +129,7 @@ def test_with_the_patch_the_contract_holds(patch: str, found: Found) -> None:
     if not starts(patch) and patch not in COUNTED_BY_RANKS:
         # The patch knows that it was reached, and where there was nothing to change.
         assert figures["changed"] > 0, SEED
-        if "calls" in figures:
+        if "calls" in figures and patch != SOMETIMES:
             assert (figures["changed"] < figures["calls"]) is (patch not in ALWAYS), SEED
 
 
