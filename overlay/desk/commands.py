@@ -74,7 +74,7 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
         raise SelectionError(f"there is no patch {arguments.id!r}; {near}")
     patch = known[arguments.id]
     wanted = [patch.id, *patch.requires]
-    plan = engine.plan(wanted, arguments.site, arguments.root)
+    plan = engine.plan(wanted, arguments.site)
     verdict = next(one for one in plan.verdicts if one.patch == patch.id)
     data = {"patch": patch.to_dict(), "verdict": verdict.to_dict()}
     show(arguments, data, lambda: tables.explanation(patch, verdict, ",".join(wanted), engine.tested()))
@@ -94,7 +94,7 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.desk.audit.audit import make_audit
     from overlay.source.source import InstalledTree
 
-    tree = InstalledTree(arguments.site, arguments.root)
+    tree = InstalledTree(arguments.site)
     plan = engine.plan(arguments.patches, tree)
     audit = make_audit(engine, plan, tree)
     lines = [tables.plan(plan, findings=False)]
@@ -115,7 +115,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.source.source import InstalledTree
 
     sites = [*map(folder, arguments.path), *(arguments.site or ())]
-    tree = InstalledTree(sites or None, arguments.root)
+    tree = InstalledTree(sites or None)
     given = read_settings(arguments.settings, tree) if arguments.settings else None
     by_default = arguments.patches is None
     plan = engine.plan_each(tree) if by_default else engine.plan(arguments.patches, tree)

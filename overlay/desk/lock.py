@@ -10,12 +10,12 @@ from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import wrap
 from overlay.records import lockfile
-from overlay.records.lock import changes, differences, different, facts, shown, with_digest
+from overlay.records.lock import WRITTEN, compare, facts, with_digest
 from overlay.verdict import LOUD
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     from overlay.records.lock import Lock
     from overlay.runtime.engine import Engine
@@ -26,7 +26,7 @@ class Locked(Record):
 
     file: str
     digest: str
-    #: In what it differs from what is here, a sentence each.
+    #: In what it differs from what is here, a line each.
     differences: tuple[str, ...]
     #: Ids of patches that are locked although they cannot be applied.
     loud: tuple[str, ...]
@@ -63,12 +63,12 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
     found = Locked(
         file=arguments.file,
         digest=new["digest"],
-        differences=tuple(differences(facts(new), facts(here))),
+        differences=tuple(compare(facts(new), facts(here))),
         loud=tuple(patch["id"] for patch in new["patch"] if patch["verdict"] in LOUD),
         written=written,
-        changed=tuple(changes(before, facts(new))),
+        changed=tuple(compare(before, facts(new), WRITTEN)),
     )
-    show(arguments, found.to_dict(), lambda: _text(found, before, facts(new), facts(here)))
+    show(arguments, found.to_dict(), lambda: _text(found))
     if found.differences and not (written or arguments.check):
         say(
             f"{arguments.file} exists, so nothing was written: `overlay lock --update` overwrites it, "
@@ -78,38 +78,15 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
     return EXIT_LOUD if found.differences or (asked and not arguments.check) else EXIT_OK
 
 
-def _text(
-    found: Locked, before: Mapping[str, str], locked: Mapping[str, str], here: Mapping[str, str]
-) -> str:
+def _text(found: Locked) -> str:
     lines = [f"{found.file}  sha256:{found.digest}"]
-    if found.changed:
-        lines += ["written; changed in it:", *_changes(before, locked, ("was", "is", "added", "dropped"))]
-    elif found.written:
-        lines.append("written")
+    if found.written:
+        lines.append("written; changed in it:" if found.changed else "written")
+    lines += [wrap(line, "    ", first="  ") for line in found.changed]
     lines.append("differs from this environment:" if found.differences else "matches this environment")
-    sides = ("selected here and not locked", "locked and not selected here")
-    lines += _changes(locked, here, ("locked", "here", *sides))
+    lines += [wrap(line, "    ", first="  ") for line in found.differences]
     lines += [f"locked although it cannot be applied: {name}" for name in found.loud]
     return "\n".join(lines)
-
-
-def _changes(one: Mapping[str, str], other: Mapping[str, str], words: Sequence[str]) -> list[str]:
-    """Return the facts that differ as lines; all patches that are on one side only share a line."""
-    was, now, more, less = words
-    names = different([one, other])
-    lines = []
-    for head, there, lacking in ((more, other, one), (less, one, other)):
-        ids = [
-            name for name in names if name.endswith(": revision") and name in there and name not in lacking
-        ]
-        names = [name for name in names if name not in ids]
-        said = ", ".join(name.removesuffix(": revision") for name in ids)
-        lines += [wrap(f"{head}: {said}", "    ", first="  ")] if ids else []
-    both = [
-        wrap(f"{name}: {was} {shown(one.get(name))}, {now} {shown(other.get(name))}", "    ", first="  ")
-        for name in names
-    ]
-    return [*both, *lines]
 
 
 def _existing(arguments: argparse.Namespace, ids: list[str]) -> Lock | None:

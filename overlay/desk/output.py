@@ -73,7 +73,5 @@ def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
 
 def add_sites(parser: argparse.ArgumentParser) -> None:
     """Let a command look elsewhere than in this interpreter's path."""
-    what = "look in this folder (or wheel) only, and where its editable installs lead; repeatable"
+    what = "look in this folder (or wheel) only; repeatable"
     parser.add_argument("--site", action="append", type=folder, metavar="DIR", help=what)
-    what = "the folder that stands for /, such as that of an unpacked image"
-    parser.add_argument("--root", type=folder, metavar="DIR", help=what)

@@ -243,14 +243,13 @@ class Engine:
         self,
         patches: str | Iterable[str] | None = None,
         site: str | Sequence[str] | InstalledTree | None = None,
-        root: str | None = None,
     ) -> Plan:
         """Decide on every patch without importing anything of an upstream."""
         from overlay.source.plan import make_plan
         from overlay.source.source import InstalledTree
 
         chosen = self.chosen(patches)
-        tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
+        tree = site if isinstance(site, InstalledTree) else InstalledTree(site)
         known = self.known()
         plan = make_plan(known.values(), chosen.ids, tree, self.tested(), tree.name, self._progress)
         return plan.replace(companions=chosen.companions)
@@ -358,7 +357,7 @@ class Engine:
         from overlay.source.source import InstalledTree
 
         patches = [self.known()[name] for name in selection]
-        return make_lock(static_part(patches, named()), patches, verdicts, InstalledTree())
+        return make_lock(static_part(patches, named()), verdicts, InstalledTree())
 
     @property
     def enabled(self) -> bool:

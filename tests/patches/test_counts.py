@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from checks import SEED
 
+from overlay import log
 from overlay.effect import Counts, of_module, told
 from overlay.source.registry import load_patches, module_of
 
@@ -133,7 +134,7 @@ def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
 
     fix.save(lambda self: self.get_parameter_state_dp_zero(), NO_MODULE)(Optimizer())
     # What ends a bucket shifts those after it alone.
-    return {"calls": 2, "changed": 1, "padding": pad}
+    return {"calls": 2, "changed": 1}
 
 
 @counting("megatron.dynamic-cp-names")
@@ -195,21 +196,6 @@ def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
     for smoothing in (0.0, 0.1, 0.2):
         loss(torch.rand(3, 4), torch.zeros(3, dtype=torch.long), smoothing, PAIR)
     return {"changed": 2}
-
-
-@counting("megatron.masked-loss-cp")
-def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A rank with 6 tokens beside one with 2: what Megatron makes half a step of is three quarters of it."""
-    pytest.importorskip("megatron.core")
-    from megatron.core import parallel_state
-
-    undo.setattr(parallel_state, "get_context_parallel_world_size", lambda: 2)
-    undo.setattr(parallel_state, "get_context_parallel_group", lambda: None)
-    undo.setattr(torch.distributed, "all_reduce", lambda total, group: total.add_(2))
-    outputs: list[Any] = [(torch.ones(()), torch.tensor(6), {}), (torch.ones(()), {})]
-    for given in outputs:  # the second counts its tokens itself
-        fix._over_all_ranks(lambda given=given: given, 2)()
-    return {"changed": 1, "weight": 1.5}
 
 
 @counting("megatron.mtp-loss-scale")
@@ -304,13 +290,6 @@ def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
     return {"calls": 3, "changed": 2, "over": sum(lengths)}
 
 
-@counting("slime.value-temperature")
-def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
-    for width in (1, 8):
-        fix.at_own_temperature(torch.zeros(1, 4, width), SimpleNamespace(rollout_temperature=0.5))
-    return {"changed": 1, "temperature": 0.5}
-
-
 @counting("slime.eps-clip-c")
 def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
     def policy_loss_function(args: Any, batch: Any, logits: Any, sum_of_sample_mean: Any) -> Any:
@@ -322,27 +301,17 @@ def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
     return {"changed": 1}
 
 
-#: Small functions with the seams of slime's.
+#: A function with the seams of slime's.
 SOURCE = """
 async def _generate_rollout_async(args, rollout_id, data_buffer):
     return _get_global_worker().get_completed_groups()
-
-def initialize_model_and_optimizer(args, role="actor"):
-    load_checkpoint(None, None, scheduler)
-    scheduler.step(args.again)
-    return None, None, scheduler, 1
 """
-
-
-def small_slime() -> Any:
-    module = ModuleType("fake_slime")
-    exec(SOURCE, module.__dict__)  # noqa: S102 -- the text above
-    return module
 
 
 @counting("slime.async-groups")
 def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
-    slime = small_slime()
+    slime: Any = ModuleType("fake_slime")
+    exec(SOURCE, vars(slime))  # noqa: S102 -- the text above
     waiting = [0, draw.randint(1, 9), draw.randint(1, 9)]
     rollout = fix.make_rollout(slime._generate_rollout_async, slime)
     for number in waiting:
@@ -352,30 +321,6 @@ def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
         slime._get_global_worker = lambda queue=queue: SimpleNamespace(output_queue=queue)
         assert asyncio.run(rollout(SimpleNamespace(rollout_batch_size=2), 0, None)) == [0, 1]
     return {"calls": 3, "changed": 2, "kept": sum(waiting), "most": max(waiting)}
-
-
-class Scheduler:
-    """Of slime's and of verl's: how far the schedule has come."""
-
-    num_steps = 0
-
-    def step(self, increment: int) -> None:
-        self.num_steps += increment
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.step(state["num_steps"])
-
-
-@counting("slime.resumed-schedule")
-def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
-    slime, steps = small_slime(), draw.randint(1, 99)
-    initialize = fix.make_initialize(slime.initialize_model_and_optimizer, slime)
-    # A checkpoint that says nothing, one after which slime goes on twice, and one after which it does not.
-    for saved, again in ((0, steps), (7, steps), (7, 0)):
-        slime.scheduler = Scheduler()
-        slime.load_checkpoint = lambda *_, saved=saved: slime.scheduler.step(saved)
-        initialize(SimpleNamespace(again=again))
-    return {"calls": 3, "changed": 1, "off": steps}
 
 
 @counting("slime.masked-gae")
@@ -420,7 +365,7 @@ def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
         layer = SimpleNamespace(args=SimpleNamespace(sequence_parallel=True))
         own = fix.make_forward(forward, SimpleNamespace(mpu=mpu))
         own(layer, torch.ones(2, requires_grad=True)).sum().backward()
-    return {"changed": 2, "times": 4}
+    return {"changed": 2}
 
 
 @counting("slime.whiten-over-cp")
@@ -583,6 +528,18 @@ def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
     return {"changed": 2, "least": 1 / 16, "most": 1 / 4}
 
 
+class Scheduler:
+    """verl's: how far the schedule has come."""
+
+    num_steps = 0
+
+    def step(self, increment: int) -> None:
+        self.num_steps += increment
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.step(state["num_steps"])
+
+
 @counting("verl.resume-lr-schedule")
 def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
     steps = draw.randint(1, 500)
@@ -629,7 +586,7 @@ def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]
 
 
 @counting("verl.offload-shared-storage")
-def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
+def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
     # Of a device without memory: what counts is that it is not the CPU's, where nothing is ever freed.
     can_resize = fix.make_can_resize(lambda tensor: True, NO_MODULE)
     alone, here = torch.zeros(3, device="meta"), torch.zeros(3)
@@ -638,8 +595,10 @@ def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
     assert not fix.make_can_resize(lambda tensor: False, NO_MODULE)(alone)
     shared: Any = torch.zeros(5, device="meta")
     view = shared[:2]
-    with pytest.warns(UserWarning, match="another tensor holds them"):
-        assert not can_resize(shared)
+    said: list[str] = []
+    undo.setattr(log, "warning", said.append)
+    assert not can_resize(shared)
+    assert ["another tensor holds them" in one for one in said] == [True]
     assert len(view) == 2
     return {"calls": 2, "changed": 1, "bytes": 20}
 

@@ -205,8 +205,8 @@ def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_none_is_one_line(tmp_path: Path) -> None:
-    for words in (["--site", str(tmp_path / "x")], ["--site", str(tmp_path), "--root", __file__]):
-        done = overlay("audit", *words)
+    for place in (str(tmp_path / "x"), __file__):
+        done = overlay("audit", "--site", place)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1
         assert done.stderr.endswith(": name a site-packages, a checkout, an unpacked wheel, or a wheel\n")

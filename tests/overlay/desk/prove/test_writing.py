@@ -199,12 +199,12 @@ def test_lock_pin_and_ranks_hold_what_is_trusted(toy: Toy) -> None:
     wrote(toy)
     assert toy.run("lock", "--patches", RIGHT, OVERLAY_TRUST=FILE).returncode == 0
     lock = (toy.folder / "overlay.lock").read_text()
-    assert "[patch.target.trusted]" in lock
+    assert '"trusted": "yes"' in lock
     check = ("lock", "--check", "--patches", RIGHT)
     assert toy.run(*check, OVERLAY_TRUST=FILE).returncode == 0
     without = toy.run(*check)
     assert without.returncode == 1
-    assert "toylib trusted source of toylib.core:scale: locked" in without.stdout
+    assert "toylib trusted: locked yes, here no" in without.stdout
     toy.write(
         "job.py",
         "import overlay\n"
@@ -222,7 +222,7 @@ def test_lock_pin_and_ranks_hold_what_is_trusted(toy: Toy) -> None:
     assert "proven on 20" in trusting.stderr
     facts = {*trusting.stdout.splitlines()} ^ {*plain.stdout.splitlines()}
     # Where it is not trusted, nothing of it is in force.
-    assert any(fact.startswith(f"{RIGHT}=revision ") for fact in facts)
+    assert any(fact.startswith(f"{RIGHT}=code ") for fact in facts)
     assert any(fact.startswith(f"{RIGHT} source of toylib.core:scale=") for fact in facts)
     assert not any(RIGHT in fact for fact in plain.stdout.splitlines())
     pinned = {**settings, "OVERLAY_PIN": "overlay.lock"}
