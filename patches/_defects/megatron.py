@@ -379,8 +379,6 @@ DEFECTS = (
         when=all_of(_TP, beyond("the model has cross attention, and process groups of its own")),
         sites=("megatron.core.transformer.attention:CrossAttention.__init__",),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#7190"),
-        shown="tests/real/test_megatron_ranks.py"
-        "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
         way_out="give the layer the groups of Megatron's state",
     ),
     _silent(
@@ -400,8 +398,6 @@ DEFECTS = (
             f"{_MTP}:MultiTokenPredictionLayer.__init__",
         ),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#6760"),
-        shown="tests/real/test_megatron_ranks.py"
-        "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
         way_out="leave distribute_saved_activations off",
     ),
     _crash(

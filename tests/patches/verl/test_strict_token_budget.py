@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import overlay.patches.verl.strict_token_budget as fix
+from overlay import log
 from overlay.patches.verl.strict_token_budget import TokenBudgetError, make_rearrange, measure, settle
 
 LENGTHS = st.lists(st.integers(min_value=0, max_value=60), min_size=0, max_size=24)
@@ -191,7 +192,7 @@ def test_a_rank_without_overlay_raises_on_what_another_cannot_do() -> None:
 
 def test_a_group_over_the_limit_is_alone_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(fix.log, "warning", said.append)
+    monkeypatch.setattr(log, "warning", said.append)
     tokens = [1, 9, 1, 10]
 
     def settled() -> list[list[int]]:

@@ -87,7 +87,6 @@ def arrived(values: Any, device: str) -> Any:
 def whitening(rank: int, size: int, made: torch.Generator, device: str) -> float:
     """Whiten advantages around 3,000, of which ranks have unequal parts and one has none that counts."""
     from overlay.patches._whitening import whitened
-    from overlay.patches.slime.whiten_over_cp import EFFECT
 
     whole = torch.randn(97, generator=made) + 3000
     mask = (torch.rand(97, generator=made) < 0.7).float()
@@ -96,8 +95,7 @@ def whitening(rank: int, size: int, made: torch.Generator, device: str) -> float
     mask[-1] = mask[10] = 1
     mine = slice(cuts[rank], cuts[rank + 1] if rank + 1 < size else 97)
     values, counted = arrived(whole[mine], device), arrived(mask[mine], device)
-    place = (rank, size)
-    found = whitened(values, counted, dist.all_reduce, place, EFFECT, shift_mean=True, epsilon=1e-8)
+    found = whitened(values, counted, dist.all_reduce, shift_mean=True, epsilon=1e-8)
     exact = whole.double()
     kept = exact[mask.bool()]
     wanted = (exact - kept.mean()) / (kept.var() + 1e-8) ** 0.5
