@@ -53,8 +53,8 @@ def cases(world: int) -> list[Case]:
     ]
     by_tokens = {"use_dynamic_bsz": True, "max_token_len_per_gpu": 9}
     for name in PLANNED:
-        settings = {"loss_mode": name, "mode": "seq-mean-token-mean", "batch_settings": by_tokens}
-        found.append((f"planned, {name}", functools.partial(run, draw, None, **settings)))
+        step = functools.partial(run, draw, None, mode="seq-mean-token-mean", batch_settings=by_tokens)
+        found.append((f"planned, {name}", functools.partial(step, loss_mode=name)))
     found += [
         ("registered", lambda: list(core_algos.POLICY_LOSS_REGISTRY)),
         ("evaluation", functools.partial(run, draw, 1, loss_mode="geo_mean", infer=True)),
