@@ -59,6 +59,8 @@ class Settings(Record):
                 for full, said in self.values.items():
                     if not names(full, source):
                         continue
+                    if pattern == "*" and self.elsewhere:
+                        return []
                     if isinstance(said, Open) and pattern != "*":
                         return [(full, said, "")]
                     if fnmatchcase(str(said), pattern):
@@ -69,10 +71,8 @@ class Settings(Record):
 
     def _defaults(self, key: str, aside: tuple[str, ...]) -> list[tuple[str, Any, str]]:
         """Return the defaults of the options that a key means and the file leaves out, alike ones once."""
-        if self.elsewhere:
-            return []
         found = {
-            full: one
+            full: Open("not") if self.elsewhere else one
             for full, one in self.options.items()
             if not isinstance(one, Open) and full not in self.values and means(full, key, aside)
         }

@@ -11,31 +11,22 @@ import re
 import shlex
 from contextlib import suppress
 
+from overlay.desk.audit.script import commands
 from overlay.errors import SettingsError
 from overlay.model.record import TYPE_CHECKING
 from overlay.source.conditions import Open
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
 _OVERRIDE = re.compile(
     r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|[a-z]\w*@\w[\w.]*|(?:model_)?engine)=(.*)$", re.DOTALL
 )
-_ASSIGNED = re.compile(r"(?:(?:export|local|readonly)\s+)?([A-Za-z_]\w*)=(.*)$")
-_LITERAL = re.compile(r"[\w./:,+-]*")
-_ARRAY = re.compile(
-    r"(?:^|&&|\|\||[;]|\bthen\b|\belse\b)\s*(?:(?:declare|local|readonly|export)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)\+?=\("
-)
-_SOURCED = re.compile(r"\s*(?:source|\.)\s+(\S+)")
-_SPREAD = re.compile(r"\$\{(\w+)\[[@*]\]\}")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-#: A word in the place of which the shell puts any number of others.
-_BARE = re.compile(r"\$(?:\w+|\{[^{}]*\}|\(.*)")
-#: What begins and ends lines that may not be run.
-_OPENS, _CLOSES = ("if", "case"), ("fi", "esac")
-#: Words that end a command.
-_ENDS = ("&", "&&", "||", "|", ";")
+#: A word in the place of which there may be settings.
+_SPREAD = re.compile(r"\$\{\w+\[[@*]")
+_UNTOLD = re.compile(r"\$(?:\w+|\{[^{}]*\}|\(.*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
 #: Characters of a file, and settings in it: beyond them it is none of a job.
 _MOST_TEXT, _MOST_SETTINGS = 4 << 20, 20_000
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
@@ -53,13 +44,7 @@ def read(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         elsewhere = ["its list of defaults"] if composed else []
         found = {key: one for key, one in found.items() if key not in composed}
     else:
-        whole, elsewhere = _with_sourced(text, path)
-        script = _Script()
-        script.read(whole)
-        found = script.settings()
-        spread = dict.fromkeys(_SPREAD.findall(whole))
-        elsewhere += [f"${{{name}[@]}}" for name in spread if name not in script.arrays]
-        elsewhere += script.bare
+        found, elsewhere = _in_script(text, path)
     if not found:
         raise SettingsError(f"there are no settings in {path}: no --flag, no a.b=c, no YAML")
     return found, tuple(elsewhere)
@@ -76,145 +61,112 @@ def _text(path: str) -> str:
     return text
 
 
-def _with_sourced(text: str, path: str) -> tuple[str, list[str]]:
-    """Return a script with what it sources in the place of that, and what of it cannot be found."""
-    lines, missing = [], []
-    for line in text.splitlines():
-        sourced = _SOURCED.match(line)
-        if sourced is None:
-            lines.append(line)
-            continue
-        # The folder is a variable, and nearly always that of the script.
-        name = re.sub(r"^\$(\{\w+\}|\w+)/", "", sourced[1].strip("\"'"))
-        beside = os.path.join(os.path.dirname(path), name)
-        if "$" not in name and os.path.isfile(beside):
-            lines.append(_text(beside))
-        else:
-            missing.append(sourced[1].strip("\"'"))
-    return "\n".join(lines), missing
+def words(text: str) -> dict[str, Any]:
+    """Return the flags and the overrides in a text: a command line, a script, or one on each line."""
+    return _in_script(text, "")[0]
 
 
 def words(text: str) -> dict[str, Any]:
     """Return the flags and the overrides in a text: a command line, a script, or one on each line."""
-    script = _Script()
-    script.read(text)
-    return script.settings()
+    return _in_script(text, "")[0]
 
 
-class _Script:
-    """What is read in a script, line by line. Branches, loops and functions are not followed."""
+def _in_script(text: str, path: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings of the job that a script starts, or those that stand one on each line."""
 
-    def __init__(self) -> None:
-        self.arrays: set[str] = set()
-        #: What stands for any number of words in a command that has settings.
-        self.bare: list[str] = []
-        #: The variables that are assigned, `None` for one whose value cannot be told.
-        self._known: dict[str, str | None] = {}
+    lines, missing = commands(text, path, _beside)
+    listed = [word for line in lines if _is_setting(line[0][0]) for word in line]
+    found = [_Job(line[1:]) for line in lines if not _is_setting(line[0][0])]
+    # One that has far fewer prepares the job, or waits for it.
+    most = max((len(job.settings()) for job in found), default=0)
+    jobs = [job for job in found if 2 * len(job.settings()) >= most] if most else [_Job(listed)]
+    elsewhere = [word for job in jobs for word in job.elsewhere]
+    return _common([job.settings() for job in jobs]), [
+        *elsewhere,
+        *(missing if elsewhere or not most else ()),
+    ]
+
+
+def _beside(name: str, path: str) -> tuple[str, str] | None:
+    """Return the path and the text of a file that a script reads: beside it, or in a folder above it.
+
+    The folder is often a variable, that of the script or of its checkout, or as it is called in an image.
+    """
+    tail = re.sub(r"^\$(\{\w+\}|\w+|\(.*\))/|^/", "", name)
+    above = os.path.dirname(os.path.abspath(path))
+    while "$" not in tail:
+        folder = above
+        while folder != os.path.dirname(folder):
+            if os.path.isfile(file := os.path.join(folder, tail)):
+                return file, _text(file)
+            folder = os.path.dirname(folder) if "/" in tail else "/"
+        if tail.count("/") < 2:  # a name alone is another file's, too
+            break
+        tail = tail.partition("/")[2]
+    return None
+
+
+def _unclear(word: str) -> bool:
+    if word.startswith("$(seq ") or not isinstance(value(word), Open):
+        return False
+    return _UNTOLD.fullmatch(word) is not None
+
+
+def _is_setting(word: str) -> bool:
+    return bool(_FLAG.match(word) or _OVERRIDE.match(word))
+
+
+def _common(jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what several command lines have in common: what they have not cannot be told."""
+    found = {key: one for job in jobs for key, one in job.items()}
+    return {
+        key: one
+        if all(repr(job.get(key, jobs)) == repr(one) for job in jobs)
+        else Open(f"{one} in one command of several")
+        for key, one in found.items()
+    }
+
+
+class _Job:
+    """The settings that one command line has."""
+
+    def __init__(self, words: Iterable[tuple[str, bool]] = ()) -> None:
         self._found: dict[str, list[Any]] = {}
         #: The settings that only a branch gives.
         self._perhaps: set[str] = set()
-        self._branches = 0
-        self._sure = True
-        #: Of the command that is read: the last word, whether it has settings, and what may hold more.
-        self._before, self._settled = "", False
-        self._open: list[str] = []
+        #: What stands for any number of words.
+        self.elsewhere: list[str] = []
+        #: The flag that the next word may be a value of.
+        self._flag = ""
+        for word, sure in words:
+            self.take(word, sure=sure)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by key."""
         found = {key: _joined(one) for key, one in self._found.items()}
-        found.update((key, Open(f"{found[key]} in a branch")) for key in self._perhaps)
-        # `engine=megatron` alone on a line is an override in a list of such, and in a script a variable.
-        said = [key for key in self._known if key not in found and _OVERRIDE.match(f"{key}=")]
-        return found | {key: Open(self._known[key] or "a variable") for key in said}
+        return found | {key: Open(f"{found[key]} in a branch") for key in self._perhaps}
 
-    def read(self, text: str) -> None:
-        """Read a script, a command line, or settings one on each line."""
-        flag, in_array, goes_on = "", False, False
-        for full in text.splitlines():
-            line = full.rstrip()
-            if not in_array and not goes_on:
-                self._end_command()
-                self._count_branches(line)
-                if self._assign(line.strip()):
-                    continue
-            array = None if in_array else _ARRAY.search(line)
-            if array:
-                self.arrays.add(array[1])
-                self._sure = self._sure and not line[: array.start(1)].strip()
-                in_array, line = True, line[array.end() :]
-            goes_on = line.endswith("\\")
-            parts, closed = _split(line.removesuffix("\\"), in_array=in_array)
-            for word in parts:
-                flag = self.take(self._filled(word), flag)
-            in_array = in_array and not closed
-            # What stands in the next line belongs to a flag only where the command goes on.
-            flag = flag if in_array or goes_on else ""
-        self._end_command()
-
-    def take(self, word: str, flag: str = "") -> str:
-        """Put one word where it belongs, and return the flag that the next one may be a value of."""
-        before, self._before = self._before, word
+    def take(self, word: str, *, sure: bool = True) -> None:
+        """Put one word where it belongs."""
         option, override = _FLAG.match(word), _OVERRIDE.match(word)
-        if _SPREAD.fullmatch(word) or word in ("$@", "$*", "--", ")"):
-            return ""
-        if word in _ENDS:
-            self._end_command()
-            return ""
+        flag, self._flag = self._flag, ""
         if option:
-            flag = option[1].replace("-", "_")
-            self._put(flag, [] if option[2] is None else [value(option[3])])
-            return flag if option[2] is None else ""
-        if override:
-            self._put(override[1], [value(override[2])])
-            return ""
-        if _BARE.fullmatch(word) and not before.startswith(("-", ">", "<", "2>", "&>")):
-            self._open.append(word)
-            return ""
-        if flag:
-            self._found[flag].append(value(word))
-        return flag
+            key = option[1].replace("-", "_")
+            self._put(key, [] if option[2] is None else [value(option[3])], sure=sure)
+            self._flag = key if option[2] is None else ""
+        elif override:
+            self._put(override[1], [value(override[2])], sure=sure)
+        elif (
+            flag and word != "--" and not _SPREAD.search(word) and not (self._found[flag] and _unclear(word))
+        ):
+            self._put(flag, [*self._found[flag], value(word)], sure=sure and flag not in self._perhaps)
+            self._flag = flag
+        elif _unclear(word) or word.endswith(".sh"):
+            self.elsewhere.append(word)
 
-    def _put(self, key: str, values: list[Any]) -> None:
-        self._settled = True
+    def _put(self, key: str, values: list[Any], *, sure: bool) -> None:
         self._found[key] = values
-        (self._perhaps.discard if self._sure else self._perhaps.add)(key)
-
-    def _end_command(self) -> None:
-        self.bare += self._open if self._settled else []
-        self._before, self._settled, self._open = "", False, []
-        self._sure = not self._branches
-
-    def _count_branches(self, line: str) -> None:
-        parts = re.split(r"[\s;]+", line.partition("#")[0].strip())
-        self._branches = max(0, self._branches - sum(part in _CLOSES for part in parts))
-        self._branches += parts[0] in _OPENS and not set(parts) & {*_CLOSES}
-        self._sure = not self._branches
-
-    def _assign(self, line: str) -> bool:
-        """Note what a line assigns, and return whether it does nothing else."""
-        assigned = _ASSIGNED.match(line)
-        if not assigned:
-            return False
-        name, text = assigned.groups()
-        told = bool(_LITERAL.fullmatch(text)) and self._sure and self._known.get(name, text) == text
-        self._known[name] = text if told else None
-        return bool(_LITERAL.fullmatch(text))
-
-    def _filled(self, word: str) -> str:
-        return _VARIABLE.sub(lambda match: self._known.get(match[1] or match[2]) or match[0], word)
-
-
-def _split(line: str, *, in_array: bool) -> tuple[list[str], bool]:
-    """Return the words of a line up to the end of the array that it is in, and whether that ends there."""
-    try:
-        found = shlex.split(line, comments=True)
-    except ValueError:  # a quotation that goes on in the next line
-        found = line.partition("#")[0].split()
-    for place, word in enumerate(found):
-        bare = word.rstrip(";")
-        if in_array and bare.endswith(")") and "(" not in bare:
-            return [*found[:place], *filter(None, [bare[:-1]])], True
-    return found, False
+        (self._perhaps.discard if sure else self._perhaps.add)(key)
 
 
 def _joined(values: list[Any]) -> Any:
@@ -282,12 +234,7 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
 
 def _listed(data: list[Any]) -> dict[str, Any]:
     """Return the settings in a list of flags and overrides."""
-    script = _Script()
-    for one in data:
-        flag = ""
-        for word in _split(str(one), in_array=False)[0]:
-            flag = script.take(word, flag)
-    return script.settings()
+    return _Job((word, True) for one in data for word in shlex.split(str(one))).settings()
 
 
 def _items(data: list[Any]) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 
 from overlay.desk.audit.settings_file import in_yaml
 from overlay.errors import OverlayError
@@ -41,6 +42,7 @@ def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], list[str]
     return found, missing
 
 
+@lru_cache(maxsize=32)
 def _in_file(path: str, text: str) -> dict[str, Any]:
     return dict(_declared(ast.parse(text))) if path.endswith(".py") else in_yaml(text, path)
 

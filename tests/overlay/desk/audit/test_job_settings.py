@@ -44,6 +44,7 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
         ("--ranks $N --fast", "untold", "ranks is $N in the file"),
         ("N=4\n--ranks $N \\\n --fast", "met", "ranks is 4 and fast is on"),
         ("--ranks ${N:-4} --fast", "untold", "ranks is ${N:-4} in the file"),
+        ("x --ranks ${N:-4} --fast", "met", "ranks is 4 and fast is on"),
         ("--ranks 2 # --fast", "not-met", "fast is off"),
         ("ARGS=(\n  --ranks 2\n  --fast)\npython x.py ${ARGS[@]}", "met", "ranks is 2"),
         ("--ranks 2 ${MORE[@]}", "untold", "fast is not in the file, which takes more from ${MORE[@]}"),
@@ -59,7 +60,7 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
             "in a branch",
         ),
         ("N=1\nif true; then\n  N=2\nfi\nx --fast --ranks $N", "untold", "ranks is $N"),
-        ("N=1\nN=$((N*2))\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\nN=$((N*2))\nx --fast --ranks $N", "untold", "ranks is $((N*2))"),
         ("--ranks 1 2 --fast", "met", "ranks is 1 2"),
     ],
 )
