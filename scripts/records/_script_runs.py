@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 STARTERS = ("accelerate", "deepspeed", "mpirun", "python", "python3", "ray", "srun", "torchrun", "uv")
 #: What else the scripts call. None of it does anything.
 _SILENT = (
-    "apptainer", "apt", "apt-get", "conda", "curl", "docker", "git", "hf", "hostname", "huggingface-cli", "ip",
-    "kill", "killall", "kubectl", "lsof", "modelscope", "mount", "nc", "netstat", "nohup", "nproc", "nsys",
-    "numactl", "nvcc", "nvidia-smi", "pgrep", "pip", "pip3", "pkill", "ps", "rm", "rsync", "scontrol", "sleep",
-    "ssh", "sudo", "tee", "ulimit", "umount", "wget", "which", "xargs",
+    "apptainer", "apt", "apt-get", "conda", "curl", "docker", "git", "hf", "hostname", "huggingface-cli",
+    "ip", "kill", "killall", "kubectl", "lsof", "modelscope", "mount", "nc", "netstat", "nohup", "nproc",
+    "nsys", "numactl", "nvcc", "nvidia-smi", "pgrep", "pip", "pip3", "pkill", "ps", "rm", "rsync", "scontrol",
+    "sleep", "ssh", "sudo", "tee", "ulimit", "umount", "wget", "which", "xargs",
 )  # fmt: skip
-#: What they really need.
+#: What they really need, on texts and on the files of the copy.
 _REAL = (
-    "awk", "basename", "bash", "cat", "cp", "cut", "date", "dirname", "echo", "env", "expr", "find", "grep", "head",
-    "ls", "mkdir", "mv", "printf", "pwd", "readlink", "realpath", "sed", "seq", "sh", "sort", "tail", "touch",
-    "ln", "tr", "true", "uname", "uniq", "wc",
+    "awk", "basename", "bash", "cat", "cp", "cut", "date", "dirname", "echo", "env", "expr", "find", "grep",
+    "head", "ln", "ls", "mkdir", "mv", "printf", "pwd", "readlink", "realpath", "sed", "seq", "sh", "sort",
+    "tail", "touch", "tr", "true", "uname", "uniq", "wc",
 )  # fmt: skip
 #: Seconds for one script, which may wait for a server that never comes.
 _PATIENCE = 10

@@ -148,7 +148,8 @@ def main(arguments: list[str]) -> int:
         print(_row(revision, (scripts, len(refused), len(decided), f"{told:.0%}", *false)), flush=True)
         wrong += [one for one in found if one.wrong]
     print(
-        "\nscripts: those that start a job. verdicts: those that the command lines decide, on each known defect."
+        "\nscripts: those that start a job. refused: those of them that the audit cannot read."
+        "\nverdicts: those on known defects that the command lines decide."
         "\ntold: the share of them that the script alone decides."
     )
     for one in wrong if options.wrong else ():

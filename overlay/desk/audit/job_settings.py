@@ -122,7 +122,7 @@ def recognise(
     elsewhere += tuple(
         one
         for key, one in values.items()
-        if isinstance(one, Open) and defaults.get(key) is False and "." not in key
+        if isinstance(one, Open) and one[:1] in "$`" and defaults.get(key) is False and "." not in key
     )
     elsewhere += tuple(
         f"{key}={one}"
@@ -140,10 +140,9 @@ def answer(defect: Defect, settings: Settings) -> Answer:
     project = defect.project.name
     if project not in settings.dialect.projects:
         return Answer(word="untold", why=f"{settings.file} has the settings of {settings.dialect.name}")
-    more = f", which takes more from {', '.join(settings.elsewhere)}" if settings.elsewhere else ""
     return conditions.answer(
         defect,
         lambda one: settings.look_up(one.key),
         settings.dialect.assumes.get(project, ()),
-        unknown=f" is not in the file{more}",
+        unknown=" is not in the file",
     )

@@ -1,17 +1,15 @@
 """The settings of a job, as they stand in a file: flags, overrides `a.b=c`, or YAML.
 
-A shell script is read and never run. What it assigns as a literal is filled in; what only the shell knows
-stays as it is written, and nothing is concluded from it.
+What only a shell knows stays as it is written, and nothing is concluded from it.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from contextlib import suppress
 
-from overlay.desk.audit.script import commands
+from overlay.desk.audit.script import commands, text_of
 from overlay.errors import SettingsError
 from overlay.model.record import TYPE_CHECKING
 from overlay.source.conditions import Open
@@ -24,113 +22,59 @@ _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
 _OVERRIDE = re.compile(
     r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|[a-z]\w*@\w[\w.]*|(?:model_)?engine)=(.*)$", re.DOTALL
 )
-#: A word in the place of which there may be settings.
+#: Words in the place of which there may be settings, and those of an array, which are no value of a flag.
+_UNTOLD = re.compile(r"\$(?:\w+|\{[^{}]*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
 _SPREAD = re.compile(r"\$\{\w+\[[@*]")
-_UNTOLD = re.compile(r"\$(?:\w+|\{[^{}]*\}|\(.*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
-#: Characters of a file, and settings in it: beyond them it is none of a job.
-_MOST_TEXT, _MOST_SETTINGS = 4 << 20, 20_000
+#: Settings in a file: beyond them it is none of a job.
+_MOST_SETTINGS = 20_000
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
 
 
 def read(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the settings in a file by key, and what it takes from elsewhere, where there may be more.
 
-    What a script sources beside itself is read too. Raises `SettingsError`.
+    What a script reads beside itself is read too. Raises `SettingsError`.
     """
-    text = _text(path)
-    if path.endswith((".yaml", ".yml")):
-        found = in_yaml(text, path)
+    if path.endswith((".yaml", ".yml", ".json")):
+        found = in_yaml(text_of(path), path)
         composed = [key for key in found if key == "defaults" or key.startswith("defaults.")]
-        elsewhere = ["its list of defaults"] if composed else []
+        elsewhere = ["its list of defaults (give the .hydra/config.yaml of a run)"] if composed else []
         found = {key: one for key, one in found.items() if key not in composed}
     else:
-        found, elsewhere = _in_script(text, path)
+        found, elsewhere = _in_script(path)
     if not found:
-        raise SettingsError(f"there are no settings in {path}: no --flag, no a.b=c, no YAML")
+        raise SettingsError(f"there are no settings in {path}: no command with --flag or a.b=c, no YAML")
     return found, tuple(elsewhere)
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8-sig") as file:  # editors of Windows put a mark before the text
-            text = file.read(_MOST_TEXT + 1)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"the settings in {path} cannot be read: {error}") from error
-    if len(text) > _MOST_TEXT:
-        raise SettingsError(f"{path} has more than {_MOST_TEXT} characters, too many for a job")
-    return text
-
-
-def words(text: str) -> dict[str, Any]:
-    """Return the flags and the overrides in a text: a command line, a script, or one on each line."""
-    return _in_script(text, "")[0]
-
-
-def words(text: str) -> dict[str, Any]:
-    """Return the flags and the overrides in a text: a command line, a script, or one on each line."""
-    return _in_script(text, "")[0]
-
-
-def _in_script(text: str, path: str) -> tuple[dict[str, Any], list[str]]:
+def _in_script(path: str) -> tuple[dict[str, Any], list[str]]:
     """Return the settings of the job that a script starts, or those that stand one on each line."""
-
-    lines, missing = commands(text, path, _beside)
-    listed = [word for line in lines if _is_setting(line[0][0]) for word in line]
-    found = [_Job(line[1:]) for line in lines if not _is_setting(line[0][0])]
-    # One that has far fewer prepares the job, or waits for it.
-    most = max((len(job.settings()) for job in found), default=0)
-    jobs = [job for job in found if 2 * len(job.settings()) >= most] if most else [_Job(listed)]
+    lines, missing = commands(path)
+    jobs = [_Job(line[1:]) for line in lines if not _begins(line)]
+    most = max((len(job.settings()) for job in jobs), default=0)
+    if most:  # one that has far fewer prepares the job, or waits for it
+        jobs = [job for job in jobs if 2 * len(job.settings()) >= most]
+    else:
+        jobs = [_Job(word for line in lines if _begins(line) for word in line)]
+    found: dict[str, Any] = {}
+    for job in jobs:
+        found |= job.settings()
+    for key, one in found.items():
+        if any(repr(job.settings().get(key, ...)) != repr(one) for job in jobs):
+            found[key] = Open(f"{one} in one command of several")
     elsewhere = [word for job in jobs for word in job.elsewhere]
-    return _common([job.settings() for job in jobs]), [
-        *elsewhere,
-        *(missing if elsewhere or not most else ()),
-    ]
+    return found, [*elsewhere, *(missing if elsewhere or not most else ())]
 
 
-def _beside(name: str, path: str) -> tuple[str, str] | None:
-    """Return the path and the text of a file that a script reads: beside it, or in a folder above it.
-
-    The folder is often a variable, that of the script or of its checkout, or as it is called in an image.
-    """
-    tail = re.sub(r"^\$(\{\w+\}|\w+|\(.*\))/|^/", "", name)
-    above = os.path.dirname(os.path.abspath(path))
-    while "$" not in tail:
-        folder = above
-        while folder != os.path.dirname(folder):
-            if os.path.isfile(file := os.path.join(folder, tail)):
-                return file, _text(file)
-            folder = os.path.dirname(folder) if "/" in tail else "/"
-        if tail.count("/") < 2:  # a name alone is another file's, too
-            break
-        tail = tail.partition("/")[2]
-    return None
-
-
-def _unclear(word: str) -> bool:
-    if word.startswith("$(seq ") or not isinstance(value(word), Open):
-        return False
-    return _UNTOLD.fullmatch(word) is not None
-
-
-def _is_setting(word: str) -> bool:
-    return bool(_FLAG.match(word) or _OVERRIDE.match(word))
-
-
-def _common(jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what several command lines have in common: what they have not cannot be told."""
-    found = {key: one for job in jobs for key, one in job.items()}
-    return {
-        key: one
-        if all(repr(job.get(key, jobs)) == repr(one) for job in jobs)
-        else Open(f"{one} in one command of several")
-        for key, one in found.items()
-    }
+def _begins(line: list[tuple[str, bool]]) -> bool:
+    """Return whether a line begins with a setting: it is no command then."""
+    return bool(line) and bool(_FLAG.match(line[0][0]) or _OVERRIDE.match(line[0][0]))
 
 
 class _Job:
     """The settings that one command line has."""
 
-    def __init__(self, words: Iterable[tuple[str, bool]] = ()) -> None:
+    def __init__(self, words: Iterable[tuple[str, bool]]) -> None:
         self._found: dict[str, list[Any]] = {}
         #: The settings that only a branch gives.
         self._perhaps: set[str] = set()
@@ -139,29 +83,30 @@ class _Job:
         #: The flag that the next word may be a value of.
         self._flag = ""
         for word, sure in words:
-            self.take(word, sure=sure)
+            self._take(word, sure=sure)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by key."""
         found = {key: _joined(one) for key, one in self._found.items()}
         return found | {key: Open(f"{found[key]} in a branch") for key in self._perhaps}
 
-    def take(self, word: str, *, sure: bool = True) -> None:
-        """Put one word where it belongs."""
+    def _take(self, word: str, *, sure: bool) -> None:
         option, override = _FLAG.match(word), _OVERRIDE.match(word)
         flag, self._flag = self._flag, ""
+        unclear = isinstance(value(word), Open) and _UNTOLD.fullmatch(word)
         if option:
-            key = option[1].replace("-", "_")
-            self._put(key, [] if option[2] is None else [value(option[3])], sure=sure)
-            self._flag = key if option[2] is None else ""
+            self._flag = option[1].replace("-", "_")
+            self._put(self._flag, [] if option[2] is None else [value(option[3])], sure=sure)
+            self._flag = self._flag if option[2] is None else ""
         elif override:
             self._put(override[1], [value(override[2])], sure=sure)
-        elif (
-            flag and word != "--" and not _SPREAD.search(word) and not (self._found[flag] and _unclear(word))
-        ):
+            inside = override[2] if override[2].startswith("{") else ""
+            for key, inner in re.findall(r"([\w.]+) *: *([^,{}]+)", inside):
+                self._put(f"{override[1]}.{key}", [value(inner)], sure=sure and inside.count("{") == 1)
+        elif flag and word != "--" and not _SPREAD.search(word) and not (unclear and self._found[flag]):
             self._put(flag, [*self._found[flag], value(word)], sure=sure and flag not in self._perhaps)
             self._flag = flag
-        elif _unclear(word) or word.endswith(".sh"):
+        elif unclear or word.endswith(".sh"):
             self.elsewhere.append(word)
 
     def _put(self, key: str, values: list[Any], *, sure: bool) -> None:
@@ -218,7 +163,8 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
     if isinstance(data, dict) and data:
         for key, inner in data.items():
             name = str(key).removeprefix("--").replace("-", "_")
-            _flatten(inner, f"{path}.{name}" if path else name, found)
+            # Megatron's tests have their flags under MODEL_ARGS.
+            _flatten(inner, f"{path}.{name}" if path and not str(key).startswith("--") else name, found)
     elif (
         isinstance(data, list) and path and all(isinstance(one, str) and "=" in one for one in data) and data
     ):

@@ -34,6 +34,11 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
     return recognise(name, settings_file.read(str(tmp_path / name)), (DIALECT,), read)
 
 
+def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    (tmp_path / "given.sh").write_text(text)
+    return settings_file.read(str(tmp_path / "given.sh"))
+
+
 @pytest.mark.parametrize(
     ("text", "word", "why"),
     [
@@ -47,12 +52,12 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
         ("x --ranks ${N:-4} --fast", "met", "ranks is 4 and fast is on"),
         ("--ranks 2 # --fast", "not-met", "fast is off"),
         ("ARGS=(\n  --ranks 2\n  --fast)\npython x.py ${ARGS[@]}", "met", "ranks is 2"),
-        ("--ranks 2 ${MORE[@]}", "untold", "fast is not in the file, which takes more from ${MORE[@]}"),
-        ("source ${HERE}/nowhere.sh\n--ranks 2", "untold", "which takes more from ${HERE}/nowhere.sh"),
+        ("--ranks 2 ${MORE[@]}", "untold", "fast is not in the file"),
+        ("source ${HERE}/nowhere.sh\n--ranks 2", "untold", "fast is not in the file"),
         ("--ranks 1\n--ranks 2 --fast", "met", "ranks is 2"),
         ("--ranks many --fast", "untold", "ranks is many"),
-        ("python x.py --ranks 2 $ARGS", "untold", "fast is not in the file, which takes more from $ARGS"),
-        ("python x.py $ARGS --ranks 2", "untold", "which takes more from $ARGS"),
+        ("python x.py --ranks 2 $ARGS", "untold", "fast is not in the file"),
+        ("python x.py $ARGS --ranks 2", "untold", "fast is not in the file"),
         ("python x.py --ranks 2 > $LOG", "not-met", "fast is off"),
         (
             "if true; then\n  A=(--ranks 2)\nelse\n  A=(--ranks 1)\nfi\nx --fast ${A[@]}",
@@ -99,9 +104,9 @@ def test_other_ways_to_write_settings(name: str, text: str, word: str, tmp_path:
     assert answer(a_defect(), settings(tmp_path, text, name)).word == word
 
 
-def test_overrides_of_a_shell_script() -> None:
-    found = settings_file.words(
-        "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y $@"
+def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
+    found, _ = given_in(
+        tmp_path, "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y $@"
     )
     assert found == {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None, "a.f": "$Y"}
     assert isinstance(found["a.f"], Open)
@@ -259,8 +264,8 @@ class Config:
 """
     read = write(tmp_path, text).read
     dialect = DIALECT.replace(sources=("lib/core.py",), marks=("disable_bias",))
-    words = settings_file.words("--disable-bias --add-bias --bia")
-    found = recognise("run.sh", (words, ()), (dialect,), read)
+    given_ = given_in(tmp_path, "--disable-bias --add-bias --bia")
+    found = recognise("run.sh", given_, (dialect,), read)
     assert found.unknown() == {"bia": ""}
 
 
@@ -272,6 +277,6 @@ def test_beside_what_is_not_known_no_default_is(said: str, tmp_path: Path) -> No
         whole={"config": ("ours*",)},
     )
     text = f"python x.py job.fast=True --{said}"
-    given_ = settings_file.words(text.replace("--engine", "engine")), ()
+    given_ = given_in(tmp_path, text.replace("--engine", "engine"))
     found = recognise("run.sh", given_, (dialect,), write(tmp_path).read)
     assert answer(a_defect(), found).word == "untold"
