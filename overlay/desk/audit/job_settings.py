@@ -89,7 +89,13 @@ class Settings(Record):
             # A parser that is made of fields has a flag for what is switched off, too.
             plain = last.removeprefix("no_").removeprefix("disable_")
             passed = any(fnmatchcase(full, pattern) for pattern in self.dialect.passed)
-            if not passed and full not in known and not {last, plain} & ends.keys():
+            # Beside flags in YAML there are variables of the environment.
+            if (
+                not passed
+                and not full.partition(".")[0].isupper()
+                and full not in known
+                and not {last, plain} & ends.keys()
+            ):
                 near = get_close_matches(last, ends, n=1, cutoff=0.85)
                 found[full] = near[0] if near else ""
         return found

@@ -94,6 +94,8 @@ def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
         ("run.yaml", "defaults:\n- other\nranks: 2\n", "untold"),
         ("run.yaml", "- a.ranks=2\n- a.fast=true\n", "met"),
         ("run.yaml", "--ranks: 2\n--fast: true\n", "met"),
+        ("run.yaml", "TEST_TYPE: x\nMODEL_ARGS:\n  --ranks: 2\n  --fast: true\n", "met"),
+        ("run.json", '{"ranks": 2, "fast": true}', "met"),
         ("run.yaml", "common: &c {ranks: 2}\n<<: *c\nfast: true", "met"),
         ("run.yaml", "ranks: 2\nfast: true\nother: &o [1, [2, {b: *o}]]", "met"),
         ("run.yaml", "1: 2\nnull: 3\n2020-01-01: x\nranks: 2\nfast: true", "met"),
