@@ -288,8 +288,10 @@ class _Script:
         spread = _SPREAD.fullmatch(word)
         # An array that the script never makes is empty: the environment has none.
         known = self._value(spread[1], ()) if spread else None
-        if isinstance(known, tuple):
+        if isinstance(known, tuple) and word[0] == '"':
             return list(known)
+        if isinstance(known, tuple):
+            return [(one, sure) for text, sure in known for one in ([text] if "$" in text else text.split())]
         if _GIVEN.fullmatch(word) and "function" not in self._within and "--" not in self._loose:
             return []  # unless there is a `set --`
         text = self._text(word)
