@@ -5,8 +5,6 @@ step takes the sum over its micro-batches of what the slowest subgroup takes. Th
 stages or experts make ranks wait for each other, and elsewhere no less than the truth.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

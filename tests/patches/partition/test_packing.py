@@ -75,7 +75,6 @@ def test_packing_holds_the_cap_and_every_sample(most: int, cases: int) -> None:
         fitted = first_fit(lengths, cap)
         assert fitted == naive_first_fit(lengths, cap)
         best, longest_first = best_fit_decreasing(lengths, cap), first_fit_decreasing(lengths, cap)
-        assert best == naive_best_fit(lengths, cap), (lengths, cap)
         order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
         in_order = naive_first_fit([lengths[index] for index in order], cap)
         assert longest_first == [[order[place] for place in part] for part in in_order], (lengths, cap)
@@ -83,19 +82,6 @@ def test_packing_holds_the_cap_and_every_sample(most: int, cases: int) -> None:
             assert all(parts)
             assert holds(parts, lengths, cap), (lengths, cap)
             assert sorted(itertools.chain(*parts)) == list(range(len(lengths)))
-
-
-def naive_best_fit(lengths: list[int], cap: int) -> list[list[int]]:
-    """Best fit, longest first, by looking at every part for every sample."""
-    parts: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        rooms = [(cap - sum(lengths[one] for one in part), place) for place, part in enumerate(parts)]
-        fitting = [pair for pair in rooms if pair[0] >= lengths[index]]
-        if fitting:
-            parts[min(fitting)[1]].append(index)
-        else:
-            parts.append([index])
-    return parts
 
 
 def test_first_fit_longest_first_may_need_fewer_parts_than_all_others() -> None:
