@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from overlay.model.collector import paused
 from overlay.model.record import TYPE_CHECKING
 from overlay.source.decide import decide_all
 from overlay.source.selection import in_order
@@ -26,8 +25,7 @@ def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is
 ) -> Plan:
     """Decide on every patch, as `decide_all` does. Patches that are not selected are only named."""
     by_id = {patch.id: patch for patch in patches}
-    with paused():
-        settled = decide_all([by_id[name] for name in selection], tree, table, progress)
+    settled = decide_all([by_id[name] for name in selection], tree, table, progress)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts)
 
