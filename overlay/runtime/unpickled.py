@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from overlay.ledger import PatchStatus, Status
 
 #: States of a patch that is whole here, or will be when its modules are imported.
-_WHOLE = ("armed", "applied")
+_WHOLE = ("waiting", "applied")
 #: What has arrived: label and site of each replacement, in order, once.
 _arrived: dict[tuple[str, str], None] = {}
 #: What tells the state of this process, `None` as long as nobody has asked anything of overlay in it.
