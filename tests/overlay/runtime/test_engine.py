@@ -166,22 +166,6 @@ def test_enabling_again_with_other_settings_is_an_error(upstream: Upstream, engi
         engine.enable("fakeup.skale")
 
 
-def test_a_bad_selection_arms_nothing(
-    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engines(upstream.patch())
-    monkeypatch.setenv("OVERLAY_PATCHES", "fakeup.skale")
-    with pytest.raises(SelectionError, match=r"the nearest: fakeup\.scale"):
-        engine.enable()
-    assert not engine.status().enabled
-    monkeypatch.setenv("OVERLAY_PATCHES", "all")
-    monkeypatch.setenv("OVERLAY_LOG", "shout")
-    with pytest.raises(SelectionError, match="shout"):
-        engine.enable()
-    assert not engine.status().enabled
-    assert upstream.load().scale(1) == 2
-
-
 def test_all_sites_or_none_within_a_module(
     upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -201,15 +201,6 @@ def test_one_that_is_told_its_rank_later_leaves_it_to_rank_0(job: Job) -> None:
     assert job.said() == []
 
 
-def test_a_fork_owes_nothing(job: Job) -> None:
-    one = job.process()
-    one.first_module()
-    job.said()
-    one.note_fork()
-    one.say_alone()
-    assert job.said() == []
-
-
 def test_it_is_said_after_a_while(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_log, "QUIET", 0.0)
     monkeypatch.setattr(job_log, "_is_single_threaded", lambda: False)
