@@ -99,8 +99,7 @@ def statement_of(
         "pinned": "yes" if status.pinned else "no",
         **settings.read().options,
         **{f"pack {pack['name']}": _version(pack) for pack in lock["pack"]},
-        # The sentence goes on with the state of the patch here, which depends on what was imported.
-        **{f"half-patched: {text.partition(' came ')[0]}": "yes" for text in status.half_patched},
+        **{f"half-patched: {what}": "yes" for what in status.half_patched},
     }
     for patch in lock["patch"]:
         name, verdict = patch["id"], by_patch[patch["id"]]

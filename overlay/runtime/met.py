@@ -50,7 +50,6 @@ def meet(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]
 def find(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]) -> tuple[Met, ...]:
     """Return the known defects that a job meets, those that are not mended first, then the worst."""
     from overlay.defect import HARMS
-    from overlay.model.collector import paused
     from overlay.source.judge import judge
     from overlay.source.known_defects import load_defects
     from overlay.source.source import InstalledTree
@@ -59,24 +58,23 @@ def find(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]
     states = {one.patch: one for one in engine.status().patches}
     tree, table = InstalledTree(), engine.tested()
     found = []
-    with paused():
-        for defect in load_defects(patches).values():
-            reasons = why(defect, dialect, parts)
-            if reasons is None:
-                continue
-            verdicts, planned = _verdicts(engine, defect, patches, tree)
-            finding = judge(defect, patches, verdicts, planned, tree, table)
-            state, reason = finding.state, finding.reason
-            if state == "mended" and states[defect.patch].state in _OUT:
-                state, reason = "open", f"{defect.patch} is {states[defect.patch].state}"
-            if state in ("open", "unknown-source", "mended"):
-                way_out = finding.way_out or reason
-                found.append(
-                    Met(
-                        defect=defect.id, harm=defect.harm, state=state, why=reasons, way_out=way_out,
-                        patch=defect.patch,
-                    )
-                )  # fmt: skip
+    for defect in load_defects(patches).values():
+        reasons = why(defect, dialect, parts)
+        if reasons is None:
+            continue
+        verdicts, planned = _verdicts(engine, defect, patches, tree)
+        finding = judge(defect, patches, verdicts, planned, tree, table)
+        state, reason = finding.state, finding.reason
+        if state == "mended" and states[defect.patch].state in _OUT:
+            state, reason = "open", f"{defect.patch} is {states[defect.patch].state}"
+        if state in ("open", "unknown-source", "mended"):
+            way_out = finding.way_out or reason
+            found.append(
+                Met(
+                    defect=defect.id, harm=defect.harm, state=state, why=reasons, way_out=way_out,
+                    patch=defect.patch,
+                )
+            )  # fmt: skip
     worst = list(HARMS)
     return tuple(sorted(found, key=lambda one: (one.state == "mended", worst.index(one.harm), one.defect)))
 
