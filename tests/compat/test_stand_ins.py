@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from overlay.compat import cpu_collectives, pytest_megatron_suite
 from overlay.compat.cuda_on_cpu import GpuPresentError, cuda_on_cpu, replaced
+from overlay.compat.names import Finder
 from overlay.compat.no_triton import no_triton
 
 OWNERS = (torch.cuda, torch.cuda.random, torch.cpu, torch.distributed, torch.Tensor, torch.autograd, torch._C)
@@ -267,6 +268,13 @@ def test_triton_is_there_as_long_as_it_is_needed(monkeypatch: pytest.MonkeyPatch
     with no_triton():
         assert sys.modules["triton"] is real
     assert sys.modules["triton"] is real
+
+
+def test_what_is_found_is_of_the_packages_alone() -> None:
+    finder = Finder("web", "verl.utils.vllm")
+    found = ["web", "web.a.b", "verl.utils.vllm", "verl.utils.vllm.patch"]
+    others = ["website", "verl", "verl.utils", "verl.utils.vllm_omni", "a.web"]
+    assert [name for name in (*found, *others) if finder.find_spec(name) is not None] == found
 
 
 def test_groups_of_megatrons_tests_are_made_once_and_go_with_the_world() -> None:
