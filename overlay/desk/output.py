@@ -31,7 +31,6 @@ class FolderError(OverlayError):
 def show(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> None:
     """Print data as JSON if that was asked for, else as a table. Raises `OutputError`."""
     text = json.dumps(data, indent=2) if arguments.json else table()
-    arguments.progress.close()
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be printable here

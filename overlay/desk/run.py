@@ -69,7 +69,6 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     status = _refused(arguments.words, environ)
     if status:
         return status
-    arguments.progress.close()
     try:
         os.execvpe(arguments.words[0], arguments.words, environ)  # noqa: S606 -- the command that was asked for
     except FileNotFoundError:

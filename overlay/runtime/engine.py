@@ -55,7 +55,6 @@ class Engine:
     def __init__(
         self,
         load: Callable[[], dict[str, Patch]] = load_all,
-        progress: Callable[[int, int, str], None] | None = None,
         *,
         speaks: bool = False,
         table: Table | None = None,
@@ -68,7 +67,6 @@ class Engine:
         self._load = load
         self._speaks = speaks
         self._table = table
-        self._progress = progress
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
         self._opened: Session | None = None
@@ -251,7 +249,7 @@ class Engine:
         chosen = self.chosen(patches)
         tree = site if isinstance(site, InstalledTree) else InstalledTree(site)
         known = self.known()
-        plan = make_plan(known.values(), chosen.ids, tree, self.tested(), tree.name, self._progress)
+        plan = make_plan(known.values(), chosen.ids, tree, self.tested(), tree.name)
         return plan.replace(companions=chosen.companions)
 
     def plan_each(self, site: str | Sequence[str] | InstalledTree | None = None) -> Plan:

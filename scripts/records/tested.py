@@ -33,9 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks import SEED
 
-from overlay.desk.prove.forked import HOLDS
+from overlay.desk.prove.contract import HOLDS, STRICTLY
 from overlay.desk.prove.rows import File, Trial, text_of, trial, unjudged
-from overlay.desk.prove.runner import STRICTLY
 from overlay.model.settings import ALONE
 from overlay.records.own_digest import of_code
 from overlay.source.decide import decide, version_of

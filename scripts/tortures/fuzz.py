@@ -154,11 +154,11 @@ def commands(seed: str, count: int) -> Row:
             draw = random.Random(f"{seed}/commands/{number}")
             before = made(draw)
             path.write_bytes(before)
-            way = draw.choice((["--check"], ["--update", "verl.x"], ["--update", "verl.none"]))
+            way = draw.choice((["--check"], [], ["--update"]))
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
                 status = cli.main(["lock", "--file", str(path), *way])
             assert list(Path(folder).iterdir()) == [path], "another file was left"
-            if status == EXIT_USAGE or way == ["--check"]:
+            if status == EXIT_USAGE or way != ["--update"]:
                 assert path.read_bytes() == before, "the lock was touched"
             else:
                 assert lockfile.read(str(path))["patch"], "half a lock was written"

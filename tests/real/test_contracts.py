@@ -13,7 +13,7 @@ import pytest
 from checks import SEED
 from repetitions import LEFT
 
-from overlay.desk.prove.forked import HOLDS, RAISES, WRONG
+from overlay.desk.prove.contract import HOLDS, RAISES, WRONG
 from overlay.source.registry import contract_of, load_patches
 from overlay.verdict import APPLY
 from records import _support_print

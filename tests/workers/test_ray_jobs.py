@@ -31,7 +31,7 @@ COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.known-defect
 ARMED = {
     "value": int(PATCHED),
     "selection": [PATCH, *COMPANIONS],
-    "patches": {PATCH: "applied", **dict.fromkeys(COMPANIONS, "armed")},
+    "patches": {PATCH: "applied", **dict.fromkeys(COMPANIONS, "waiting")},
 }
 #: overlay is there and has an empty ledger, or none was asked for.
 UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
