@@ -59,7 +59,7 @@ def test_it_refuses_where_there_is_a_gpu_unless_forced(monkeypatch: pytest.Monke
 
 def test_the_device_is_the_cpu_has_plenty_of_memory_and_is_older_than_any() -> None:
     with cuda_on_cpu():
-        here = torch.cuda.current_device()
+        here: Any = torch.cuda.current_device()
         assert here == torch.device("cpu")
         for device in ("cuda", "cuda:3", torch.device("cuda", 1), here):
             assert torch.ones(2, device=device).device.type == "cpu"
@@ -74,11 +74,11 @@ def test_the_device_is_the_cpu_has_plenty_of_memory_and_is_older_than_any() -> N
         assert torch.cuda.get_device_capability() == (facts.major, facts.minor) < (1, 0)  # the first GPU's
         assert "CPU" in torch.cuda.get_device_name() == facts.name
         with pytest.raises(AttributeError, match="multi_processor_count"):
-            facts.multi_processor_count  # type: ignore[attr-defined]  # noqa: B018
+            facts.multi_processor_count  # noqa: B018
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        torch._C._host_emptyCache()  # type: ignore[attr-defined]
+        torch._C._host_emptyCache()
 
 
 def test_streams_are_of_a_class_and_never_wait() -> None:
@@ -107,8 +107,9 @@ def test_random_state_is_that_of_which_cuda_tensors_are_drawn() -> None:
         first = torch.rand(4, device="cuda")
         torch.cuda.set_rng_state(kept)
         assert torch.equal(first, torch.rand(4, device="cuda"))
+        generators: Any = torch.cuda.default_generators
         for index in (0, "cuda", torch.cuda.current_device()):
-            assert torch.cuda.default_generators[index] is torch.default_generator  # type: ignore[call-overload]
+            assert generators[index] is torch.default_generator
         torch.cuda.manual_seed(5)
         second = torch.rand(4, device="cuda")
         torch.cuda.manual_seed_all(5)
