@@ -11,7 +11,7 @@ import secrets
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from overlay import cli
 from overlay.desk.output import EXIT_USAGE

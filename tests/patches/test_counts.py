@@ -364,7 +364,10 @@ def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
         mpu = SimpleNamespace(get_tensor_model_parallel_world_size=lambda ranks=ranks: ranks)
         layer = SimpleNamespace(args=SimpleNamespace(sequence_parallel=True))
         own = fix.make_forward(forward, SimpleNamespace(mpu=mpu))
-        own(layer, torch.ones(2, requires_grad=True)).sum().backward()
+        given = torch.ones(2, requires_grad=True)
+        own(layer, given).sum().backward()
+        assert given.grad is not None
+        assert given.grad.tolist() == [2 / ranks] * 2
     return {"changed": 2}
 
 
