@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 PROVEN, HARMLESS, UNSHOWN, FAILS, _ = VERDICTS = ("proven", "harmless", "not shown", "FAILS", NOT_RUN)
 #: Seeds that a contract is run with before a row is written.
 SEEDS = 3
-#: Contracts that run at once, at most: each may import torch.
-_AT_ONCE = 4
+#: Contracts that run at once: two, or more where each has four cores. Some start ranks, or a Ray cluster.
+_AT_ONCE = max(2, min(8, (os.cpu_count() or 1) // 4))
 #: The path is that of this process: what it decided on is what is run.
 _CODE = "import sys; sys.path[:] = {!r}; from overlay.desk.prove.contract import main; main(*{!r})"
 _PACKS = "OVERLAY_PACKS"
@@ -75,7 +75,7 @@ class Prover:
 
     def __init__(self, seed: int, seconds: float) -> None:
         self._seed, self._seconds = seed, seconds
-        self._commands = Commands(min(_AT_ONCE, os.cpu_count() or 1))
+        self._commands = Commands(_AT_ONCE)
 
     def prove(self, wanted: Iterable[tuple[Patch, Verdict]]) -> Iterator[Proof]:
         """Run contracts on upstream alone and with the patch, and yield what came of each.
