@@ -107,6 +107,9 @@ def _look_up(
             return [(key, settings[key], "")]
         aside = dialect.aside.get(key, ())
         named = [(full, one, "") for full, one in settings.items() if means(full, key, aside)]
+        # `actor.strategy` decides, and not the `strategy` that `actor.fsdp_config` has as well.
+        depth = min((full.count(".") for full, _, _ in named), default=0)
+        named = [one for one in named if one[0].count(".") == depth]
         # An option that this upstream does not have is not set, and says nothing else.
         return named or ([(key, None, "")] if None in condition.among else [])
 

@@ -36,7 +36,9 @@ def flat(config: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 def trained(settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the settings of each model that is trained: the actor, and the critic if there is one."""
     if not any(key.startswith("actor_rollout_ref.") for key in settings):  # SFT: one model
-        return [{**settings, "use_dynamic_bsz": settings.get("data.use_dynamic_bsz")}]
+        # Its settings of Megatron do not name the engine.
+        engine = {"strategy": "megatron"} if "engine.tensor_model_parallel_size" in settings else {}
+        return [{**engine, **settings, "use_dynamic_bsz": settings.get("data.use_dynamic_bsz")}]
     others = ("actor_rollout_ref.actor.", "actor_rollout_ref.ref.", "critic.", "reward_model.", "reward.")
     shared = {key: value for key, value in settings.items() if not key.startswith(others)}
     enabled = settings.get("critic.enable")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.compat.dialects import DIALECTS
+from overlay.compat.dialects import DIALECTS, VERL
 from overlay.defect import Setting
 from overlay.ledger import Met
 from overlay.runtime import met
@@ -80,6 +80,21 @@ def test_parts_are_not_mixed() -> None:
     dialect = dialect_of(defect)
     assert met.why(defect, dialect, [both])
     assert met.why(defect, dialect, [{"eps_clip_c": 3.0}, {"train_backend": "megatron"}]) is None
+
+
+def test_a_configuration_within_the_engine_decides_nothing() -> None:
+    found = {"actor.fsdp_config.strategy": "fsdp", "actor.strategy": "other", "actor.use_dynamic_bsz": True}
+    memory = DEFECTS["verl.fsdp-keeps-outputs"]
+    memory = memory.replace(when=((memory.when[0][0],),))
+    assert met.why(memory, VERL, [found]) is None
+    assert met.why(memory, VERL, [{**found, "actor.strategy": "fsdp2"}]) == "actor.strategy is fsdp2"
+
+
+def test_adapters_of_the_actor_are_not_read_in_the_critic() -> None:
+    critic = {"actor_rollout_ref.model.lora_rank": 8, "critic.model.lora.merge": False}
+    views = DEFECTS["verl.lora-views-reused"]
+    assert met.why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": True}]) is None
+    assert met.why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": False}])
 
 
 def test_nothing_is_fixed_here_any_more_once_overlay_is_disabled() -> None:

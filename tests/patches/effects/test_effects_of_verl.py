@@ -198,3 +198,5 @@ def test_known_defects(monkeypatch: pytest.MonkeyPatch) -> None:
         log(None, "project", config=config)
     assert counts.read() == {"changed": 1}
     assert met_by == [[{"bf16": True}], [{"optim.lr": 1, "use_dynamic_bsz": None}]]
+    log(None, "project", config={"engine": {"tensor_model_parallel_size": 2}})
+    assert met_by[-1][0]["strategy"] == "megatron"
