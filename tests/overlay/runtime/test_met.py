@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.compat.dialects import DIALECTS, VERL
+from overlay.compat.dialects import DIALECTS, FLAGS, VERL
 from overlay.defect import Setting
 from overlay.ledger import Met
 from overlay.runtime import met
@@ -15,6 +15,8 @@ from overlay.runtime.loading import load_all
 from overlay.source.known_defects import load_defects
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from overlay.defect import Condition, Defect, Dialect
 
 DEFECTS = load_defects(load_all())
@@ -76,10 +78,12 @@ def test_options_that_are_not_there_meet_nothing(defect: Defect) -> None:
 
 def test_parts_are_not_mixed() -> None:
     defect = DEFECTS["slime.eps-clip-c-ignored"]
-    both = {"eps_clip_c": 3.0, "train_backend": "megatron"}
+    all_three = {"eps_clip_c": 3.0, "train_backend": "megatron", "advantage_estimator": "grpo"}
     dialect = dialect_of(defect)
-    assert met.why(defect, dialect, [both])
-    assert met.why(defect, dialect, [{"eps_clip_c": 3.0}, {"train_backend": "megatron"}]) is None
+    assert met.why(defect, dialect, [all_three])
+    assert met.why(defect, dialect, [{**all_three, "advantage_estimator": "cispo"}]) is None
+    parts = [{**all_three, "eps_clip_c": None}, {**all_three, "train_backend": "fsdp"}]
+    assert met.why(defect, dialect, parts) is None
 
 
 def test_a_configuration_within_the_engine_decides_nothing() -> None:
@@ -95,6 +99,26 @@ def test_adapters_of_the_actor_are_not_read_in_the_critic() -> None:
     views = DEFECTS["verl.lora-views-reused"]
     assert met.why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": True}]) is None
     assert met.why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": False}])
+
+
+def test_of_a_list_one_member_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Megatron's own arguments have a list of losses, and one of their coefficients.
+    given = {"moe_router_load_balancing_type": ["aux_loss", "seq_aux_loss"], "moe_aux_loss_coeff": [0, 0.1]}
+    seen: list[Any] = []
+    monkeypatch.setattr(met, "find", lambda _engine, _dialect, parts: seen.extend(parts) or ())
+    met.meet(Engine(dict), FLAGS, [given])
+    losses = DEFECTS["megatron.seq-aux-loss-micro-batch-scale"].when[0]
+    asked = tuple(one for one in losses if isinstance(one, Setting) and one.key in given)
+    assert len(asked) == 2
+    assert met.why(DEFECTS["megatron.seq-aux-loss-micro-batch-scale"].replace(when=(asked,)), FLAGS, seen)
+
+
+def test_settings_that_cannot_be_read_stop_no_job() -> None:
+    def broken() -> Iterator[dict[str, Any]]:
+        raise ValueError("the truth value of an array is ambiguous")
+        yield {}
+
+    met.meet(Engine(dict), FLAGS, broken())
 
 
 def test_nothing_is_fixed_here_any_more_once_overlay_is_disabled() -> None:

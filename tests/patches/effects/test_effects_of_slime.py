@@ -116,14 +116,16 @@ def test_allgather_cp_models() -> None:
 def test_eps_clip_c() -> None:
     counts = counts_of("slime.eps-clip-c")
 
-    def policy_loss_function(args: Any, batch: Any, logits: Any, sum_of_sample_mean: Any) -> Any:
+    def policy_loss_function(args: Any) -> Any:
+        if args.eps_clip_c and args.advantage_estimator != "cispo":
+            return compute_policy_loss(args)  # type: ignore[name-defined]  # noqa: F821 -- slime's own
         return None
 
-    loss = fix("slime.eps-clip-c").make_policy_loss(
-        policy_loss_function, SimpleNamespace(compute_policy_loss=print)
-    )
-    loss(SimpleNamespace(eps_clip_c=None), None, None, None)
-    loss(SimpleNamespace(eps_clip_c=3.0), None, None, None)
+    module = SimpleNamespace(compute_policy_loss=lambda _args, eps_clip_c=None: eps_clip_c)
+    loss = fix("slime.eps-clip-c").make_policy_loss(policy_loss_function, module)
+    for bound, estimator in ((None, "grpo"), (3.0, "grpo"), (3.0, "cispo")):
+        found = loss(SimpleNamespace(eps_clip_c=bound, advantage_estimator=estimator))
+        assert found == (bound if estimator == "grpo" else None)
     assert counts.read() == {"changed": 1}
 
 

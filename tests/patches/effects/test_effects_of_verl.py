@@ -188,7 +188,7 @@ def test_known_defects(monkeypatch: pytest.MonkeyPatch) -> None:
     from overlay.runtime import met
 
     met_by: list[Any] = []
-    monkeypatch.setattr(met, "meet", lambda *given: met_by.append(given[-1]))
+    monkeypatch.setattr(met, "meet", lambda *given: met_by.append(list(given[-1])))
     counts = counts_of("megatron.known-defects")
     fix("megatron.known-defects").set_args(lambda args: None, NO_MODULE)(SimpleNamespace(bf16=True))
     assert counts.read() == {"changed": 1}
