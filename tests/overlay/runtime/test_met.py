@@ -9,14 +9,13 @@ import pytest
 from overlay.compat.dialects import DIALECTS, FLAGS, VERL
 from overlay.defect import Setting
 from overlay.ledger import Met
+from overlay.patches.verl.known_defects import trained
 from overlay.runtime import met
 from overlay.runtime.engine import Engine
 from overlay.runtime.loading import load_all
 from overlay.source.known_defects import load_defects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from overlay.defect import Condition, Defect, Dialect
 
 DEFECTS = load_defects(load_all())
@@ -114,11 +113,12 @@ def test_of_a_list_one_member_is_enough(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_settings_that_cannot_be_read_stop_no_job() -> None:
-    def broken() -> Iterator[dict[str, Any]]:
-        raise ValueError("the truth value of an array is ambiguous")
-        yield {}
+    class Unclear:
+        def __bool__(self) -> bool:
+            raise ValueError("the truth value of an array is ambiguous")
 
-    met.meet(Engine(dict), FLAGS, broken())
+    config = {"actor_rollout_ref": {"actor": {}, "rollout": 1}, "critic": {"enable": Unclear()}}
+    met.meet(Engine(dict), VERL, trained(config))
 
 
 def test_nothing_is_fixed_here_any_more_once_overlay_is_disabled() -> None:
