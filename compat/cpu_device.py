@@ -19,15 +19,27 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Stream:
+class _AtOnce:
+    """What never has to wait."""
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        pass
+
+    def synchronize(self, *_other: object, **_named: object) -> None:
+        """Return at once."""
+
+    def query(self) -> bool:
+        """Return whether all is done."""
+        return True
+
+
+class Stream(_AtOnce):
     """A stream on a device that does everything at once."""
 
     cuda_stream = 0
     stream_id = 0
     device = torch.device("cpu")
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        pass
+    wait_stream = wait_event = _AtOnce.synchronize
 
     def __enter__(self) -> Self:
         return self
@@ -35,42 +47,15 @@ class Stream:
     def __exit__(self, *_error: object) -> None:
         pass
 
-    def wait_stream(self, stream: object) -> None:
-        """Return at once."""
-
-    def wait_event(self, event: object) -> None:
-        """Return at once."""
-
     def record_event(self, event: Event | None = None) -> Event:
         """Return an event that has happened."""
         return event if event is not None else Event()
 
-    def query(self) -> bool:
-        """Return whether all work is done."""
-        return True
 
-    def synchronize(self) -> None:
-        """Return at once."""
-
-
-class Event:
+class Event(_AtOnce):
     """An event that has happened."""
 
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        pass
-
-    def record(self, stream: object = None) -> None:
-        """Return at once."""
-
-    def wait(self, stream: object = None) -> None:
-        """Return at once."""
-
-    def query(self) -> bool:
-        """Return whether it has happened."""
-        return True
-
-    def synchronize(self) -> None:
-        """Return at once."""
+    record = wait = _AtOnce.synchronize
 
     def elapsed_time(self, end_event: object) -> float:
         """Refuse: there is no device whose time this could be."""

@@ -11,7 +11,6 @@ import os
 import random
 from typing import TYPE_CHECKING, Any
 
-import torch
 from verl.utils import megatron_utils
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import sft_loss
@@ -21,6 +20,8 @@ from overlay.compat.cuda_on_cpu import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import torch
 
 
 def seed() -> int:
@@ -99,14 +100,12 @@ def judged(
 
     """
     gradients = cpu_engine.gradients_of(engine)
-    ratio, error = cpu_engine.compare(gradients, reference)
+    _, error = cpu_engine.compare(gradients, reference)
     source = engine.is_mp_src_rank_with_outputs()
     metrics = cpu_engine.reported_metrics(engine, output) if source else {}
     return {
-        "ratio": ratio,
         "error": error,
         "worst": worst(gradients, reference),
-        "turned": turned(gradients, reference),
         "seen": seen,
         "source": source,
         "loss": loss,
@@ -125,13 +124,6 @@ def worst(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
         for name, value in want.items()
         if value.norm() > 1e-6 * whole
     )
-
-
-def turned(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
-    """Return how far the directions are apart, whatever the sizes: |g/|g| - g_ref/|g_ref||."""
-    one = torch.cat([got[name].double().flatten() for name in want])
-    other = torch.cat([value.double().flatten() for value in want.values()])
-    return float((one / one.norm() - other / other.norm()).norm())
 
 
 def run_outputs(

@@ -12,15 +12,12 @@ import contextlib
 import importlib
 import os
 import sys
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from overlay.compat.names import Finder, Names
 
 #: New enough for packed sequences with padding, and older than whatever takes more than names.
 VERSION = "1.12.0"
@@ -175,12 +172,17 @@ _ANYWHERE: dict[str, Any] = {
 }
 
 
-class _Names(ModuleType):
-    """A module that has whatever is asked of it: modules by small names, classes by others."""
+class _Engine(Names):
+    """A module of the package: modules by small names, classes by others."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        vars(self)["__version__"] = version()
+        if name == "transformer_engine.pytorch":
+            vars(self).update(DotProductAttention=DotProductAttention, LayerNorm=LayerNorm, RMSNorm=RMSNorm)
+            vars(self).update(Linear=Linear, GroupedLinear=GroupedLinear)
+
+    def made(self, name: str) -> Any:
         if name in _ANYWHERE:
             return _ANYWHERE[name]
         if name[0].islower():
@@ -190,26 +192,6 @@ class _Names(ModuleType):
         return made
 
 
-class _Finder(MetaPathFinder, Loader):
-    """Finds every module of the package."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != "transformer_engine":
-            return None
-        return ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Names(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        vars(module)["__version__"] = version()
-        if module.__name__ == "transformer_engine.pytorch":
-            vars(module).update(DotProductAttention=DotProductAttention, LayerNorm=LayerNorm, RMSNorm=RMSNorm)
-            vars(module).update(Linear=Linear, GroupedLinear=GroupedLinear)
-
-
 def install() -> None:
     """Let the package be imported from now on. For processes of their own: it stays."""
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, Finder("transformer_engine", kind=_Engine))

@@ -17,12 +17,9 @@ class LiveBytes(TorchDispatchMode):
     back does not show. On a GPU the allocator is asked, which knows that too.
     """
 
-    def __init__(self, *there: Any, traced: bool = False) -> None:
+    def __init__(self, *there: Any) -> None:
         super().__init__()
         self.peak = 0
-        #: What is alive after each operation, if that is asked for; nothing on a GPU.
-        self.trace: list[int] = []
-        self._traced = traced
         self._there = {tensor.untyped_storage()._cdata for tensor in there}
         #: By storage, what is alive, or was when that was last looked at, and its bytes in all.
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
@@ -58,9 +55,7 @@ class LiveBytes(TorchDispatchMode):
                     self._bytes += size - self._live.get(key, (None, 0))[1]
                     self._live[key] = StorageWeakRef(storage), size
         # Below the peak it does not matter what is still alive, and to look takes longer than an operation.
-        if self._traced or self._bytes > self.peak:
+        if self._bytes > self.peak:
             self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
             self._bytes = sum(size for _, size in self._live.values())
             self.peak = max(self.peak, self._bytes)
-        if self._traced:
-            self.trace.append(self._bytes)

@@ -8,27 +8,26 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-import types
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
+
+from overlay.compat.names import Names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 class _Thing:
-    """What a module that has everything has: a class that can be made, and is never used."""
+    """Can be made, and is never used."""
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         pass
 
 
-class _Anything(types.ModuleType):
-    """A module that has whatever is asked of it; nothing of it is ever called but decorators."""
+class _Triton(Names):
+    """Triton, of which nothing is ever called but decorators."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
+    def made(self, name: str) -> Any:
         if name in ("jit", "autotune", "heuristics"):
             return lambda function=None, **_options: function if callable(function) else lambda made: made
         return _Thing
@@ -47,8 +46,8 @@ def no_triton() -> Iterator[None]:
     # It looks for Triton when it is imported, and would take the stand-in for it.
     import torch._dynamo  # noqa: F401
 
-    language = _Anything("triton.language")
-    triton = _Anything("triton")
+    language = _Triton("triton.language")
+    triton = _Triton("triton")
     # Older than anything that Megatron would use on a device.
     vars(triton).update(__version__="3.0.0", language=language)
     for module in (triton, language):

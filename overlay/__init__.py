@@ -112,21 +112,19 @@ def disable() -> None:
 def plan(
     patches: str | Iterable[str] | None = None,
     site: str | Sequence[str] | None = None,
-    root: str | None = None,
 ) -> Plan:
     """Decide on every patch without importing or changing anything.
 
     Args:
         patches: As for `enable()`. Default: what is enabled, else `OVERLAY_PATCHES`, else all.
         site: A folder to look in (a site-packages, an unpacked wheel, a checkout) instead of what this
-            interpreter would import, or several in the order of the path. Editable installs are followed.
-        root: The folder that is `/` to what lies there, for an image that is unpacked or mounted.
+            interpreter would import, or several in the order of the path.
 
     Raises:
         SelectionError: A term names no patch.
         SourceError: `site` is nothing that modules can be found in.
     """
-    return _here().plan(patches, site, root)
+    return _here().plan(patches, site)
 
 
 def status() -> Status:

@@ -7,18 +7,18 @@ import json
 import os
 import re
 import sys
+from difflib import get_close_matches
 
 from overlay._version import __version__
 from overlay.desk import commands, lock, new, output, run
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, FolderError, OutputError, folder, near, say
-from overlay.desk.progress import Progress
 from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SettingsError, SuiteError
 from overlay.runtime.engine import Engine
 from overlay.source.registry import check_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 #: Of these the user can mend something, so they are exit code 2.
 _USAGE = (SelectionError, LockError, ReportError, SuiteError, SettingsError, FolderError)
@@ -36,13 +36,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parsed(parser, words)
         check_whole()
         arguments.words = command
-        return _run(arguments)
+        run_it: Callable[[Engine, argparse.Namespace], int] = arguments.command
+        return run_it(Engine(), arguments)
     except _USAGE as error:
         say(str(error))
         return EXIT_USAGE
     except OverlayError as error:
         say(str(error))
         return EXIT_LOUD
+    except KeyboardInterrupt:  # what a command has started, it has ended
+        say("stopped")
+        return EXIT_USAGE
     except BrokenPipeError:  # `overlay list | head`
         _give_up_output()
         return EXIT_OK
@@ -60,25 +64,34 @@ def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Names
             given[-1] = f"--patches={word}"  # what begins with a drop would be an option else
         else:
             given.append(word)
-    known = {*parser.get_default("choices"), "-h", "--help", "--json", "--version"}
+    choices = parser.get_default("choices")
+    known = {*choices, "-h", "--help", "--json", "--version"}
     if given and given[0] not in known:
+        if given[0].startswith("-"):
+            raise SelectionError(f"`overlay` does not take {given[0]!r}; {_command_with(given[0], choices)}")
         raise SelectionError(f"there is no command {given[0]!r}; {near(given[0], known)}")
     arguments, unknown = parser.parse_known_args(given)
     if unknown:
-        options = set(re.findall(r"--[a-z-]+", arguments.parser.format_usage()))
         said = f"`{arguments.parser.prog}` does not take {unknown[0]!r}"
-        raise SelectionError(f"{said}; {near(unknown[0], options)}")
+        raise SelectionError(f"{said}; {near(unknown[0], _options(arguments.parser))}")
     return arguments
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    """Run a command, and take its progress away before anybody says how it ended."""
-    command: Callable[[Engine, argparse.Namespace], int] = arguments.command
-    arguments.progress = Progress(sys.stderr)
-    try:
-        return command(Engine(progress=arguments.progress), arguments)
-    finally:
-        arguments.progress.close()
+def _options(parser: argparse.ArgumentParser) -> set[str]:
+    return set(re.findall(r"--[a-z-]+", parser.format_usage()))
+
+
+def _command_with(word: str, choices: Mapping[str, argparse.ArgumentParser]) -> str:
+    """Return what was perhaps meant by an option that stands before any command."""
+    takers: dict[str, list[str]] = {"--help": [], "--json": [], "--version": []}
+    for name, parser in choices.items():
+        for option in _options(parser) - {"--json"}:
+            takers.setdefault(option, []).append(name)
+    found = get_close_matches(word.partition("=")[0], takers, n=1)
+    if not found:
+        return "`overlay --help` lists the commands"
+    of_these = f" after {' or '.join(takers[found[0]])}" if takers[found[0]] else ""
+    return f"did you mean {found[0]}{of_these}?"
 
 
 def _give_up_output() -> None:

@@ -24,11 +24,11 @@ class SourceError(OverlayError):
 
 
 class LockError(OverlayError):
-    """A lock is missing, damaged, or written by a newer overlay. Nothing of it was used."""
+    """A lock is missing, damaged, or of another format. Nothing of it was used."""
 
 
 class TrustError(LockError):
-    """A file of what was proven here is missing, damaged, or of a newer overlay. Nothing of it was used."""
+    """A file of what was proven here is missing or damaged. Nothing of it was used."""
 
 
 class PinError(PatchError):

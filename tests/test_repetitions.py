@@ -2,63 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from checks import UPSTREAMS
+from repetitions import LEFT, pytest_runtest_setup
 
-CONFTEST = UPSTREAMS / "repetitions.py"
 TESTS_HERE = Path(__file__).parent
-TESTS = """
-import pytest
-
-pytestmark = pytest.mark.nightly("others stand for it", release=("0.1", "0.2"))
-
-
-@pytest.mark.parametrize("release", ["0.1", "0.2", "1.0"])
-def test_other(release):
-    pass
+WHOLE = pytest.mark.nightly("others stand for it").mark
+OF_WORLD = pytest.mark.nightly("others stand for it", world=(8, "x")).mark
+OF_RELEASE = pytest.mark.nightly("others stand for it", release=("0.1",)).mark
 
 
-def test_of_none():
-    pass
-
-
-@pytest.mark.nightly("others stand for it", world=(8, "x"))
-@pytest.mark.parametrize("release", ["0.2", "1.0"])
-@pytest.mark.parametrize("world", [2, 8, "x", "y"])
-def test_world(release, world):
-    pass
-
-
-@pytest.mark.nightly("others stand for it")
-def test_long():
-    pass
-"""
-
-
-@pytest.mark.parametrize("by_day", [True, False])
-def test_what_says_so_is_left_out_by_day_alone(tmp_path: Path, by_day: bool) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
-    (tmp_path / "test_it.py").write_text(TESTS)
-    clean = {name: value for name, value in os.environ.items() if name != "TESTS_ONCE"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env={**clean, "COLUMNS": "200", **({"TESTS_ONCE": "1"} if by_day else {})},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    lines = [line for line in done.stdout.splitlines() if " SKIPPED " in line]
-    assert all("left to the nightly run: oth" in line for line in lines), done.stdout
-    expected = ["test_other[0.1]", "test_other[0.2]", "test_long"]
-    expected += [f"test_world[{world}-0.2]" for world in (2, 8, "x", "y")]
-    expected += [f"test_world[{world}-1.0]" for world in (8, "x")]
-    skipped = [line.partition("::")[2].split()[0] for line in lines]
-    assert sorted(skipped) == (sorted(expected) if by_day else [])
+@pytest.mark.parametrize(
+    ("marks", "params", "left"),
+    [
+        ([], {"world": 8}, False),
+        ([WHOLE], {}, True),
+        ([OF_WORLD], {"world": 2, "release": "0.1"}, False),
+        ([OF_WORLD], {"world": "x"}, True),
+        ([OF_WORLD], {}, False),
+        ([OF_RELEASE, OF_WORLD], {"world": 8, "release": "1.0"}, True),
+    ],
+)
+def test_what_says_so_is_left_out_by_day_alone(
+    marks: list[Any], params: dict[str, Any], left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item: Any = SimpleNamespace(callspec=SimpleNamespace(params=params), iter_markers=lambda _: marks)
+    monkeypatch.delenv("TESTS_ONCE", raising=False)
+    pytest_runtest_setup(item)
+    monkeypatch.setenv("TESTS_ONCE", "1")
+    if left:
+        with pytest.raises(pytest.skip.Exception, match=f"{LEFT}: others stand for it"):
+            pytest_runtest_setup(item)
+    else:
+        pytest_runtest_setup(item)
 
 
 def test_wherever_something_is_left_to_the_nightly_run_it_is_left() -> None:
@@ -67,5 +46,5 @@ def test_wherever_something_is_left_to_the_nightly_run_it_is_left() -> None:
         path.parent for path in TESTS_HERE.rglob("conftest.py") if "pytest_runtest_setup" in path.read_text()
     }
     marked = [path for path in TESTS_HERE.glob("*/**/test_*.py") if "mark.nightly(" in path.read_text()]
-    assert len(marked) > 20
+    assert len(marked) > 15
     assert [path for path in marked if not hooked & set(path.parents)] == []

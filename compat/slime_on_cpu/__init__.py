@@ -13,14 +13,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
+from overlay.compat.names import Finder, Names
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from types import ModuleType
 
 #: Top-level packages that slime's modules import. Those that are installed are used as they are.
 _OTHERS = (
@@ -42,7 +43,7 @@ _OTHERS = (
 )
 
 #: Packages that are in Megatron's repository or beside it, and not in its wheel.
-_WITHIN = ("megatron.bridge.", "megatron.training.")
+_WITHIN = ("megatron.bridge", "megatron.training")
 
 #: Packages of slime whose `__init__` is left out. Of its fork miles, none is.
 _BARE = ("slime.utils", "slime.backends.megatron_utils")
@@ -51,34 +52,18 @@ _BARE = ("slime.utils", "slime.backends.megatron_utils")
 TRAINING = "slime.backends.megatron_utils"
 
 
-class _Stand(ModuleType):
+class _Mocks(Names):
     """A module of a package that is not installed."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
+    def made(self, name: str) -> Any:
         return MagicMock(name=f"{self.__name__}.{name}")
 
 
-class StandIns:
-    """Finder, asked last, for packages of others that are not installed."""
+class StandIns(Finder):
+    """Finder, asked last, for packages of others that are not installed: their modules have mocks."""
 
     def __init__(self, *packages: str) -> None:
-        """Take the names of the packages."""
-        self.packages = packages
-
-    def find_spec(self, name: str, _path: Sequence[str] | None, _target: object = None) -> ModuleSpec | None:
-        """Find a module of one of the packages."""
-        if name.partition(".")[0] not in self.packages and not f"{name}.".startswith(_WITHIN):
-            return None
-        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]  # a loader by its methods
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Make a module whose every attribute is a mock."""
-        return _Stand(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Leave the module empty: its attributes are made when they are asked for."""
+        super().__init__(*packages, *_WITHIN, kind=_Mocks)
 
 
 def stand_in(package: str = "slime") -> None:

@@ -156,25 +156,6 @@ def faults(seed: str) -> Iterator[str]:
                     off = max(abs(mine - true) for mine, true in zip(found, right, strict=True))
                     if raw != [sample.reward for sample in given] or not off <= TOLERANCE:
                         yield f"{estimator}, deviation {deviation}, {name}: off by {off:.2g}"
-                    if estimator == "grpo" and (far := _off_helper(one.args, rewards, found)) > TOLERANCE:
-                        yield f"deviation {deviation}, {name}: off by {far:.2g} from slime's own helper"
-
-
-def _off_helper(args: Any, rewards: list[list[list[float]]], found: list[float]) -> float:
-    """Return how far rewards are from those of slime's function by `group_index`, 0 in releases without it.
-
-    It has no number for a sample that is alone, and divides what is left of equal rewards by 1e-6.
-    """
-    try:
-        from slime.rollout._fanout_test_helpers import grpo_normalize_by_group_index
-    except ModuleNotFoundError:
-        return 0.0
-    _, theirs = grpo_normalize_by_group_index(args, samples(rewards))
-    flat = [[reward for parts in group for reward in parts] for group in rewards]
-    told = [len(set(group)) > 1 for group in flat for _ in group]
-    return float(
-        max(abs(one - two) for one, two, is_told in zip(found, theirs, told, strict=True) if is_told)
-    )
 
 
 #: Of rewards of about one, divided by a deviation of no less than a part in a thousand: float32's.

@@ -50,11 +50,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     audit.add_argument("--harm", action="append", choices=list(HARMS), help=what)
     what = "the settings of a job: flags, a script with them, overrides or YAML; says which defects they meet"
     audit.add_argument("--settings", metavar="FILE", help=what)
-    what = "print an entry for each defect, on more than a screen"
-    audit.add_argument("--all", action="store_true", help=what)
     audit.add_argument("--explain", metavar="ID", help="show everything about one defect, and its state here")
-    what = "print what is decided on each patch, and the sites that decided, instead of the defects"
-    audit.add_argument("--sites", action="store_true", help=what)
     what = "check whether a Python process that starts here is patched, and say what to do if not"
     add_command("doctor", _doctor, what)
 
@@ -74,7 +70,7 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
         raise SelectionError(f"there is no patch {arguments.id!r}; {near}")
     patch = known[arguments.id]
     wanted = [patch.id, *patch.requires]
-    plan = engine.plan(wanted, arguments.site, arguments.root)
+    plan = engine.plan(wanted, arguments.site)
     verdict = next(one for one in plan.verdicts if one.patch == patch.id)
     data = {"patch": patch.to_dict(), "verdict": verdict.to_dict()}
     show(arguments, data, lambda: tables.explanation(patch, verdict, ",".join(wanted), engine.tested()))
@@ -94,10 +90,10 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.desk.audit.audit import make_audit
     from overlay.source.source import InstalledTree
 
-    tree = InstalledTree(arguments.site, arguments.root)
+    tree = InstalledTree(arguments.site)
     plan = engine.plan(arguments.patches, tree)
     audit = make_audit(engine, plan, tree)
-    lines = [tables.plan(plan, findings=False)]
+    lines = [tables.plan(plan)]
     if audit.findings:
         lines.append(text.wrap(f"known defects: {audit.count()}: `overlay audit` names them"))
     show(arguments, audit.to_dict(), lambda: "\n".join(lines))
@@ -112,10 +108,11 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
 
 def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.desk.audit.audit import make_audit, read_settings
+    from overlay.desk.audit.text import screen
     from overlay.source.source import InstalledTree
 
     sites = [*map(folder, arguments.path), *(arguments.site or ())]
-    tree = InstalledTree(sites or None, arguments.root)
+    tree = InstalledTree(sites or None)
     given = read_settings(arguments.settings, tree) if arguments.settings else None
     by_default = arguments.patches is None
     plan = engine.plan_each(tree) if by_default else engine.plan(arguments.patches, tree)
@@ -124,7 +121,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     audit = make_audit(engine, plan, tree, selected=selected, settings=given, harms=arguments.harm or ())
     if arguments.explain:
         return _explain_defect(audit, arguments)
-    show(arguments, audit.to_dict(), lambda: _text(audit, arguments))
+    show(arguments, audit.to_dict(), lambda: screen(audit))
     _remark(tree, engine.known().values())
     if sites and not plan.selection:
         return EXIT_OK
@@ -146,14 +143,6 @@ def _say_no_upstream(sites: Sequence[str]) -> int:
         "the site-packages and each checkout"
     )
     return EXIT_USAGE
-
-
-def _text(audit: Audit, arguments: argparse.Namespace) -> str:
-    from overlay.desk.audit.text import entries, screen
-
-    if arguments.sites:
-        return tables.plan(audit.plan, findings=True)
-    return entries(audit) if arguments.all and audit.findings else screen(audit)
 
 
 def _explain_defect(audit: Audit, arguments: argparse.Namespace) -> int:

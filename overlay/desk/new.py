@@ -19,28 +19,14 @@ from overlay.source.shape import split_site
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from overlay.runtime.engine import Engine
     from overlay.source.source import Tree
 
 _TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
-_ADDRESS = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(pull|issues|commit)/([0-9a-f]+).*")
 #: What stands for a site that nobody has named yet.
 _UNKNOWN = "TODO.module:function"
-
-
-class Wish(Record):
-    """What somebody wants to write."""
-
-    #: The patch's id, without its pack.
-    id: str
-    #: The pack that it is for; empty for overlay itself.
-    pack: str = ""
-    #: The functions that are to be replaced.
-    sites: tuple[str, ...] = ()
-    #: Where upstream discusses it: `owner/repo#number`, or its address on GitHub.
-    upstream: str = ""
 
 
 class Written(Record):
@@ -52,16 +38,6 @@ class Written(Record):
     todo: tuple[str, ...]
 
 
-class _Home(Record):
-    """Where patches lie in a checkout: that of overlay, or of a pack."""
-
-    pack: str
-    package: str
-    path: str
-    #: What the pack itself still lacks, by paths.
-    files: dict[str, str] = {}  # noqa: RUF012 -- a record is never changed
-
-
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
     new = add_command("new", _new, "write the files of a new patch, and of a new pack, for you to fill in")
@@ -69,7 +45,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     new.add_argument("sites", metavar="SITE", nargs="*", help="a function to replace (module:qualname)")
     what = "the pack to write into, created if it does not exist"
     new.add_argument("--pack", metavar="NAME", default="", help=what)
-    new.add_argument("--upstream", metavar="REF", default="", help="owner/repo#number, or its address")
+    new.add_argument("--upstream", metavar="REF", default="", help="owner/repo#number, or owner/repo@commit")
     what = "look for SITE in this folder (or wheel) only"
     new.add_argument("--site", type=folder, metavar="DIR", help=what)
 
@@ -77,16 +53,16 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 def _new(_: Engine, arguments: argparse.Namespace) -> int:
     from overlay.source.source import InstalledTree
 
-    wish = Wish(
-        id=arguments.id, pack=arguments.pack, sites=tuple(arguments.sites), upstream=arguments.upstream
-    )
-    written = write(wish, os.getcwd(), InstalledTree(arguments.site))
+    tree, options = InstalledTree(arguments.site), {"pack": arguments.pack, "upstream": arguments.upstream}
+    written = write(arguments.id, arguments.sites, os.getcwd(), tree, **options)
     lines = [*written.files, "Fill in what says TODO, then run:", *(f"  {line}" for line in written.todo)]
     show(arguments, written.to_dict(), lambda: "\n".join(lines))
     return EXIT_OK
 
 
-def write(wish: Wish, folder: str, tree: Tree) -> Written:
+def write(  # noqa: PLR0913 -- all that the command takes
+    name: str, sites: Sequence[str], folder: str, tree: Tree, *, pack: str = "", upstream: str = ""
+) -> Written:
     """Write a patch with its contract, and in an empty folder the pack around it, into `folder`.
 
     The sites are looked up in `tree`. Nothing is installed, and nothing that is there is written over.
@@ -96,25 +72,42 @@ def write(wish: Wish, folder: str, tree: Tree) -> Written:
         SourceError: The source of a site cannot be read.
 
     """
-    if not ID.fullmatch(wish.id) or "/" in wish.id:
+    if not ID.fullmatch(name) or "/" in name:
         raise SelectionError(
-            f"{wish.id!r} is no patch id: say project.words-with-hyphens, in small letters and digits"
+            f"{name!r} is no patch id: say project.words-with-hyphens, in small letters and digits"
         )
-    upstream = _reference(wish.upstream)
-    for site in wish.sites:
+    if upstream and not UPSTREAM.fullmatch(upstream):
+        raise SelectionError(f"{upstream!r} is neither owner/repo#number nor owner/repo@commit")
+    for site in sites:
         _check(site, tree)
-    home = _home(folder, wish.pack)
-    project, _, name = wish.id.partition(".")
-    place = f"{home.path}/{project}/{name.replace('-', '_')}"
-    known, files = _project(project, home, wish.sites, folder)
-    ident = f"{home.pack}/{wish.id}" if home.pack else wish.id
-    words = {"id": ident, "import_project": known, "upstream": upstream or "TODO: owner/repo#number"}
-    texts = {**home.files, **files, **_patch(place, wish.sites or (_UNKNOWN,), words)}
-    there = [path for path in (f"{place}.py", *texts) if os.path.lexists(os.path.join(folder, path))]
+    package, path, files = _home(folder, pack)
+    project, _, short = name.partition(".")
+    place, project_file = f"{path}/{project}/{short.replace('-', '_')}", f"{path}/{project}/__init__.py"
+    imported, text = _project(project, package, sites, pack)
+    if not os.path.exists(os.path.join(folder, project_file)):
+        files[project_file] = text
+    ident = f"{pack}/{name}" if pack else name
+    sites = sites or (_UNKNOWN,)
+    names = _names(sites)
+    files[f"{place}/__init__.py"] = _fill(
+        "patch.txt",
+        id=ident,
+        import_project=imported,
+        upstream=upstream or "TODO: owner/repo#number",
+        functions="\n\n\n".join(_fill("function.txt", name=one).rstrip() for one in names),
+        replaced="\n".join(map(_replaced, sites, names)),
+    )
+    files[f"{place}/contract.py"] = _fill("contract.txt", id=ident)
+    there = [file for file in (f"{place}.py", *files) if os.path.lexists(os.path.join(folder, file))]
     if there:
         raise SelectionError(f"{there[0]} exists already, so nothing was written")
-    _put(folder, texts)
-    return Written(id=ident, files=tuple(texts), todo=_todo(home, ident, project))
+    todo = [f"./scripts/matrix tested {ident} --write --judged"]
+    if pack:
+        todo = ["pip install --no-deps --no-build-isolation -e ."] if "pyproject.toml" in files else []
+        table = f"{path}/{project}/tested.json"
+        todo.append(f"OVERLAY_PACKS={pack} overlay prove {ident} --write {table} --judged")
+    _put(folder, files)
+    return Written(id=ident, files=tuple(files), todo=tuple(todo))
 
 
 def _check(site: str, tree: Tree) -> None:
@@ -137,66 +130,56 @@ def _check(site: str, tree: Tree) -> None:
         raise SelectionError(wrong)
 
 
-def _home(folder: str, pack: str) -> _Home:
-    """Return where the patches of a checkout lie, or will lie."""
+def _home(folder: str, pack: str) -> tuple[str, str, dict[str, str]]:
+    """Return the package of the patches in a checkout, its path, and the files that a pack still lacks."""
     if os.path.isfile(os.path.join(folder, "overlay", "source", "registry.py")):
         if pack:
             what = "--pack: this is the checkout of overlay itself; go to a folder for the pack"
             raise SelectionError(what)
-        return _Home(pack="", package=PACK, path="patches")
+        return PACK, "patches", {}
     if not pack:
         raise SelectionError(f"{folder} is not a checkout of overlay: name your pack with --pack NAME")
     if not settings.is_pack_name(pack):
         raise SelectionError(f"{pack!r} is not the name of a pack: small letters, digits and hyphens")
     package = f"{pack.replace('-', '_')}_overlay"
-    home = _Home(pack=pack, package=f"{package}.patches", path=f"{package}/patches")
-    for place in (home.path, f"src/{home.path}"):
+    path = f"{package}/patches"
+    for place in (path, f"src/{path}"):
         if os.path.isdir(os.path.join(folder, place)):
-            return home.replace(path=place)
+            return f"{package}.patches", place, {}
     files = {
         "pyproject.toml": _fill("pack.txt", name=pack, package=package),
         f"{package}/__init__.py": f'"""Patches of {pack}."""\n',
-        f"{home.path}/__init__.py": '"""A folder for each project, a folder in it for each patch."""\n',
+        f"{path}/__init__.py": '"""A folder for each project, a folder in it for each patch."""\n',
     }
-    return home.replace(files=files)
+    return f"{package}.patches", path, files
 
 
-def _project(project: str, home: _Home, sites: tuple[str, ...], folder: str) -> tuple[str, dict[str, str]]:
-    """Return how the project of a patch is imported, and the file that its folder still lacks."""
+def _project(project: str, package: str, sites: Sequence[str], pack: str) -> tuple[str, str]:
+    """Return how the project of a patch is imported, and the text of the file of its folder."""
     known = {
         found.name.partition("-")[0]: constant
         for constant, found in vars(import_module(f"{COMPAT}.projects")).items()
         if isinstance(found, Project)
     }
-    file = f"{home.path}/{project}/__init__.py"
-    is_there = os.path.exists(os.path.join(folder, file))
     if project in known:
-        files = {} if is_there else {file: f'"""Patches of {project}."""\n'}
-        return f"from overlay.compat.projects import {known[project]} as PROJECT", files
-    if not home.pack:
+        imported = f"from overlay.compat.projects import {known[project]} as PROJECT"
+        return imported, f'"""Patches of {project}."""\n'
+    if not pack:
         them = ", ".join(sorted(known))
         raise SelectionError(f"there is no project {project!r}; there are {them}, and a pack may be for any")
     marker = split_site(sites[0])[0].partition(".")[0] if sites else project
     text = _fill("project.txt", project=project, marker=marker)
-    return f"from {home.package}.{project} import PROJECT", {} if is_there else {file: text}
+    return f"from {package}.{project} import PROJECT", text
 
 
-def _patch(place: str, sites: tuple[str, ...], words: dict[str, str]) -> dict[str, str]:
-    """Return the texts of a patch's folder, by their paths."""
+def _names(sites: Sequence[str]) -> list[str]:
+    """Return a name for the replacement of each site: its last words, as many as tell it from the others."""
     names: list[str] = []
     for site in sites:
         parts = re.split(r"[.:]", site)
         choices = ("_".join(parts[-count:]).strip("_").lower() for count in range(1, len(parts) + 1))
         names.append(next(name for name in choices if name not in names))
-    filled = {
-        **words,
-        "functions": "\n\n\n".join(_fill("function.txt", name=name).rstrip() for name in names),
-        "replaced": "\n".join(map(_replaced, sites, names)),
-    }
-    return {
-        f"{place}/__init__.py": _fill("patch.txt", **filled),
-        f"{place}/contract.py": _fill("contract.txt", **words),
-    }
+    return names
 
 
 def _replaced(site: str, name: str) -> str:
@@ -205,27 +188,6 @@ def _replaced(site: str, name: str) -> str:
     line = f'{indent}replaced("{site}", make_{name}),'
     parts = (f"{indent}replaced(", f'{indent}    "{site}",', f"{indent}    make_{name},", f"{indent}),")
     return line if len(line) <= 110 else "\n".join(parts)  # noqa: PLR2004 -- columns
-
-
-def _todo(home: _Home, ident: str, project: str) -> tuple[str, ...]:
-    if not home.pack:
-        return (f"./scripts/matrix tested {ident} --write --judged",)
-    table = f"{home.path}/{project}/tested.json"
-    install = "pip install --no-deps --no-build-isolation -e ."
-    prove = f"OVERLAY_PACKS={home.pack} overlay prove {ident} --write {table} --judged"
-    return (*((install,) if home.files else ()), prove)
-
-
-def _reference(upstream: str) -> str:
-    """Return where upstream discusses it as patches write it."""
-    address = _ADDRESS.fullmatch(upstream)
-    if address:
-        upstream = f"{address[1]}{'@' if address[2] == 'commit' else '#'}{address[3]}"
-    if upstream and not UPSTREAM.fullmatch(upstream):
-        raise SelectionError(
-            f"{upstream!r} is neither owner/repo#number nor owner/repo@commit nor an address on GitHub"
-        )
-    return upstream
 
 
 def _fill(template: str, **words: str) -> str:

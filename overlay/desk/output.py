@@ -31,7 +31,6 @@ class FolderError(OverlayError):
 def show(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> None:
     """Print data as JSON if that was asked for, else as a table. Raises `OutputError`."""
     text = json.dumps(data, indent=2) if arguments.json else table()
-    arguments.progress.close()
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be printable here
@@ -73,7 +72,5 @@ def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
 
 def add_sites(parser: argparse.ArgumentParser) -> None:
     """Let a command look elsewhere than in this interpreter's path."""
-    what = "look in this folder (or wheel) only, and where its editable installs lead; repeatable"
+    what = "look in this folder (or wheel) only; repeatable"
     parser.add_argument("--site", action="append", type=folder, metavar="DIR", help=what)
-    what = "the folder that stands for /, such as that of an unpacked image"
-    parser.add_argument("--root", type=folder, metavar="DIR", help=what)

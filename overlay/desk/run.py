@@ -69,7 +69,6 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     status = _refused(arguments.words, environ)
     if status:
         return status
-    arguments.progress.close()
     try:
         os.execvpe(arguments.words[0], arguments.words, environ)  # noqa: S606 -- the command that was asked for
     except FileNotFoundError:
@@ -105,15 +104,15 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
 def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
     """Take the locked selection and options, unless the environment sets them. Raises `LockError`."""
     from overlay.records import lockfile
-    from overlay.records.lock import packs_of, selection_of
+    from overlay.records.lock import selection_of
     from overlay.source.registry import load_patches
 
     lock = lockfile.read(pin)
-    for name, value in lock.get("option", {}).items():
+    for name, value in lock["option"].items():
         if name in settings.OPTIONS and not environ.get(name, "").strip():
             environ[name] = value
     if not environ.get("OVERLAY_PACKS"):
-        environ["OVERLAY_PACKS"] = ",".join(packs_of(lock))  # and none for none
+        environ["OVERLAY_PACKS"] = ",".join(pack["name"] for pack in lock["pack"])  # and none for none
     if not environ.get("OVERLAY_PATCHES"):
         # A pack runs no code here: it is compared with the lock first.
         environ["OVERLAY_PATCHES"] = selection_of(lock, load_patches())

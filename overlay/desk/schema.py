@@ -15,32 +15,23 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 from overlay.defect import HARMS, Beyond, Defect, Setting
 from overlay.desk.lock import Locked
 from overlay.desk.new import Written
-from overlay.desk.prove import forked, prove
-from overlay.desk.prove.prove import Outcome, Proof
+from overlay.desk.prove import contract, prove
 from overlay.desk.report.job import Process
 from overlay.desk.screen import Cockpit
 from overlay.desk.suite.recipe import Recipe
-from overlay.effect import Effect, Figure
+from overlay.effect import Figure
 from overlay.launch.doctor import Check, Checkup
 from overlay.ledger import STATES, Met, PatchStatus, SiteStatus, Status
 from overlay.model.record import Record
-from overlay.patch import CHANGES, Absent, Calls, Patch, Present, Project, Replacement, Target, Variant
+from overlay.patch import CHANGES, Absent, Calls, Patch, Present
 from overlay.source import judge
 from overlay.source.conditions import ANSWERS, Answer
-from overlay.source.installed import Installed
 from overlay.source.packs import Pack
 from overlay.source.table import Row
 from overlay.verdict import VERDICTS, Plan, SiteFinding, TargetVerdict, Verdict
 
-_RECORDS = (
-    Absent, Answer, Beyond, Calls, Check, Checkup, Cockpit, Defect, Effect, Figure, Installed,
-    Locked, Met, Outcome, Pack, Patch, PatchStatus, Plan, Present, Process, Project, Proof, Recipe,
-    Replacement, Row, Setting, SiteFinding, SiteStatus, Status, Target, TargetVerdict, Variant, Verdict,
-    Written, judge.Finding,
-)  # fmt: skip
-#: What the annotations of these records name.
+#: What annotations of records name beside other records.
 _NAMES: dict[str, Any] = {
-    **{kind.__name__: kind for kind in _RECORDS},
     "Any": Any,
     "Callable": Callable,
     "ClassVar": ClassVar,
@@ -62,8 +53,8 @@ _WORDS: dict[tuple[type[Record], str], tuple[str, ...]] = {
     (SiteFinding, "expects"): ("known", "present", "absent", "calls"),
     (Figure, "combine"): ("sum", "max", "min"),
     (Check, "answer"): ("yes", "no", "-"),
-    (Outcome, "outcome"): (*forked.OUTCOMES, "not run"),
-    (Proof, "verdict"): (*prove.VERDICTS, "apply", "not-needed"),
+    (prove.Proof, "verdict"): (*prove.VERDICTS, "apply", "not-needed"),
+    **{(prove.Proof, run): ("", *contract.OUTCOMES) for run in ("alone", "patched")},
 }
 #: What `audit` takes from a defect for its findings.
 _OF_DEFECTS = ("summary", "met", "upstream", "fixed", "shown", "tried")
@@ -72,14 +63,14 @@ _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", NoneT
 
 def schema() -> dict[str, Any]:
     """Return the schema: under `$defs`, by command, what each prints, and the records in that."""
+    defs: dict[str, Any] = {}
+    for name, shape in _commands().items():
+        defs[name] = _schema_of(shape, defs)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What overlay's commands print with --json",
         "description": "Under $defs, by command. Within a major version keys stay; new ones may come.",
-        "$defs": {
-            **{name: _schema_of(shape) for name, shape in _commands().items()},
-            **{kind.__name__: _object(_fields(kind), _comments(kind)) for kind in _RECORDS},
-        },
+        "$defs": defs,
     }
 
 
@@ -131,7 +122,7 @@ def _commands() -> dict[str, Any]:
         "packs": [{**_fields(Pack), "loaded": bool}],
         "lock": Locked,
         "new": Written,
-        "prove": {"seed": int, "environment": {"*": str}, "file": str, "rows": [Proof]},
+        "prove": {"seed": int, "environment": {"*": str}, "file": str, "rows": [prove.Proof]},
         "suite list": [Recipe],
         "suite run": {"runs": [suite_run], "not_run": [str]},
         "report": report,
@@ -143,7 +134,8 @@ def _commands() -> dict[str, Any]:
 
 def _fields(kind: type[Record]) -> dict[str, Any]:
     """Return the shape of each field of a record, as its `to_dict` gives it."""
-    hints = get_type_hints(kind, localns=_NAMES)
+    records = {one.__name__: one for one in Record.__subclasses__()}
+    hints = get_type_hints(kind, localns={**records, **_NAMES})
     words = {name: Literal[words] for (holder, name), words in _WORDS.items() if holder is kind}
     found = {name: words.get(name, hints[name]) for name in kind._fields}
     if kind is Patch:
@@ -166,12 +158,12 @@ def _comments(kind: type[Record]) -> dict[str, str]:
     return found
 
 
-def _object(shapes: Mapping[str, Any], comments: Mapping[str, str]) -> dict[str, Any]:
+def _object(shapes: Mapping[str, Any], comments: Mapping[str, str], defs: dict[str, Any]) -> dict[str, Any]:
     properties = {}
     for key, shape in shapes.items():
         name = key.removesuffix("?")
         said = {"description": comments[name]} if name in comments else {}
-        properties[name] = {**said, **_schema_of(shape)}
+        properties[name] = {**said, **_schema_of(shape, defs)}
     return {
         "type": "object",
         "properties": properties,
@@ -179,25 +171,25 @@ def _object(shapes: Mapping[str, Any], comments: Mapping[str, str]) -> dict[str,
     }
 
 
-def _schema_of(shape: Any) -> dict[str, Any]:  # noqa: PLR0911 -- a kind of shape each
-    """Return the schema of a shape."""
-    if isinstance(shape, list):
-        return {"type": "array", "items": _schema_of(shape[0])}
-    if isinstance(shape, dict):
-        if [*shape] == ["*"]:
-            return {"type": "object", "additionalProperties": _schema_of(shape["*"])}
-        return _object(shape, {})
+def _schema_of(shape: Any, defs: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911 -- a kind of shape each
+    """Return the schema of a shape. That of each record in it goes into `defs`."""
     origin, inside = get_origin(shape), get_args(shape)
+    if isinstance(shape, dict) and [*shape] != ["*"]:
+        return _object(shape, {}, defs)
+    if isinstance(shape, dict) or origin in (dict, Mapping):
+        value = shape["*"] if isinstance(shape, dict) else inside[1]
+        return {"type": "object", "additionalProperties": _schema_of(value, defs)}
+    if isinstance(shape, list) or origin in (tuple, list):
+        return {"type": "array", "items": _schema_of((inside or shape)[0], defs)}
     if origin is Literal:
         return {"enum": list(inside)}
     if origin in (Union, UnionType):
-        return {"anyOf": [_schema_of(one) for one in inside]}
-    if origin in (tuple, list):
-        return _schema_of([inside[0]])
-    if origin in (dict, Mapping):
-        return _schema_of({"*": inside[1]})
+        return {"anyOf": [_schema_of(one, defs) for one in inside]}
     if origin is Callable:
         return {"type": "string"}
-    if shape in _TYPES:
-        return {"type": _TYPES[shape]}
-    return {"$ref": f"#/$defs/{shape.__name__}"} if shape in _RECORDS else {}
+    if not (isinstance(shape, type) and issubclass(shape, Record)):
+        return {"type": _TYPES[shape]} if shape in _TYPES else {}
+    if shape.__name__ not in defs:
+        defs[shape.__name__] = {}  # it may be inside itself
+        defs[shape.__name__] = _object(_fields(shape), _comments(shape), defs)
+    return {"$ref": f"#/$defs/{shape.__name__}"}

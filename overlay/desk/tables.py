@@ -1,12 +1,7 @@
-"""Tables for the terminal. JSON is the contract; these are views of the same data, 80 columns wide.
-
-On a terminal verdicts and states get a colour, unless `NO_COLOR` is set.
-"""
+"""Tables for the terminal. JSON is the contract; these are views of the same data, 80 columns wide."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
 
 from overlay.model import text
@@ -21,12 +16,6 @@ if TYPE_CHECKING:
     from overlay.source.table import Table
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
-_GREEN, _RED = "32", "1;31"
-_COLOURS = {
-    **dict.fromkeys(("apply", "yes"), _GREEN),
-    **dict.fromkeys(("unknown-source", "conflict", "no"), _RED),
-}
-
 
 def patches(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
     """Return the table of `overlay list`: those that are of use here come first."""
@@ -35,25 +24,21 @@ def patches(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
         opt_in = " (opt-in)" if patch.opt_in else ""
         rows.append((f"{patch.id}@{patch.revision}", verdicts[patch.id], f"{patch.summary}{opt_in}"))
     rows.sort(key=lambda row: row[1] == "not-installed")
-    return _table(("patch", "here", "summary"), rows)
+    return text.table(("patch", "here", "summary"), rows)
 
 
-def plan(item: Plan, *, findings: bool) -> str:
-    """Return the table of `overlay plan`, with `findings` that of `overlay audit --sites`."""
-    shown = [one for one in item.verdicts if findings or one.verdict not in ("not-installed", "not-selected")]
+def plan(item: Plan) -> str:
+    """Return the table of `overlay plan`. What is not installed or not selected is counted."""
+    shown = [one for one in item.verdicts if one.verdict not in ("not-installed", "not-selected")]
     rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in shown]
-    parts = [_table(("patch", "verdict", "why"), rows)]
-    if findings:
-        parts += [line for verdict in item.verdicts for line in _findings(verdict)]
     others = Counter(
         "not selected" if one.verdict == "not-selected" else one.reason
         for one in item.verdicts
         if one not in shown
     )
+    parts = [text.table(("patch", "verdict", "why"), rows)]
     parts += [text.wrap(f"left out, {why}: {count}") for why, count in others.items()]
-    if item.site:
-        parts.append(f"in {item.site}")
-    return "\n".join(parts)
+    return "\n".join([*parts, f"in {item.site}"] if item.site else parts)
 
 
 def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str:
@@ -75,7 +60,7 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
         rows = [(row.means, ": ".join(filter(None, [", ".join(row.sources()), row.reason]))) for row in found]
         kind = " (optional)" if target.optional else ""
         kind += f" (for {target.serves} alone)" if target.serves else ""
-        lines += ["", f"{target.project.name}{kind}", _table(("verdict", "tested on"), rows)]
+        lines += ["", f"{target.project.name}{kind}", text.table(("verdict", "tested on"), rows)]
     detail = _detail(verdict)
     lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
@@ -94,7 +79,7 @@ def checkup(item: Checkup) -> str:
     said = "is patched" if item.armed else "is NOT patched"
     lines = [f"{'yes' if item.armed else 'no'}: a Python process that starts here and now {said}", ""]
     for check in item.checks:
-        first = f"{check.name:<14}{_colour(check.answer, 3)}  "
+        first = f"{check.name:<14}{check.answer:<3}  "
         lines.append(text.wrap(check.found, " " * 19, first=first))
     lines += ["", "what to do:" if not item.armed else "next:"]
     lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
@@ -110,7 +95,7 @@ def packs(items: Sequence[Pack], wanted: Sequence[str]) -> str:
             rows.append((pack.name, "loaded", where))
         else:
             rows.append((pack.name, "not loaded", f"{where}; OVERLAY_PACKS={pack.name} loads it"))
-    return _table(("pack", "state", "distribution"), rows)
+    return text.table(("pack", "state", "distribution"), rows)
 
 
 def _detail(verdict: Verdict) -> str:
@@ -133,22 +118,11 @@ def _target(target: TargetVerdict) -> str:
 
 
 def _findings(verdict: Verdict) -> list[str]:
+    """Return what was asked of each site, and what was found where it is not so."""
     lines = []
-    for target in verdict.targets:
-        for finding in target.findings:
-            mark = "ok " if finding.holds else "NOT"
-            asks = f" ({finding.asks})" if finding.asks else ""
-            lines.append(f"  {mark} {finding.expects:<8}{finding.site}{asks}")
-            if not finding.holds:
-                lines.append(text.wrap(finding.found, indent=" " * 6))
-    return [f"{verdict.patch}:", *lines] if lines else []
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return text.table(head, rows, _colour)
-
-
-def _colour(cell: str, width: int) -> str:
-    padded = f"{cell:<{width}}"
-    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
-    return padded if dull or cell not in _COLOURS else f"\x1b[{_COLOURS[cell]}m{padded}\x1b[0m"
+    for finding in (finding for target in verdict.targets for finding in target.findings):
+        asks = f" ({finding.asks})" if finding.asks else ""
+        lines.append(f"  {'ok ' if finding.holds else 'NOT'} {finding.expects:<8}{finding.site}{asks}")
+        if not finding.holds:
+            lines.append(text.wrap(finding.found, indent=" " * 6))
+    return lines

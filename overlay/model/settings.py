@@ -10,7 +10,6 @@
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
 | `OVERLAY_TRUST` | the path of a table of tested sources (`overlay prove --write` makes one) | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
-| `OVERLAY_LOSS_KERNEL` | `blocks`, `triton`: what goes over rows of logits | `blocks` |
 | `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
 | `OVERLAY_METRICS` | as `OVERLAY_STRICT`: whether the logger of the job gets `overlay.metrics()` | `0` |
 """
@@ -28,10 +27,7 @@ if TYPE_CHECKING:
 #: By which a process tells those that it starts what was said already.
 SAID = "OVERLAY_SAID"
 #: Options of patches: the values of each variable, the default first, and what is wrong with any other.
-OPTIONS = {
-    "OVERLAY_DCP": (("uniform", "mixed"), "is no way to split a micro-batch"),
-    "OVERLAY_LOSS_KERNEL": (("blocks", "triton"), "does not exist"),
-}
+OPTIONS = {"OVERLAY_DCP": (("uniform", "mixed"), "is no way to split a micro-batch")}
 #: Variables that mean something here; of those below, one is set for tests, and overlay sets the others.
 VARIABLES = (
     "OVERLAY",
@@ -249,11 +245,6 @@ def option(name: str, environ: Mapping[str, str] | None = None) -> str:
 def dynamic_cp() -> str:
     """Return how a micro-batch is split under dynamic context parallelism."""
     return option("OVERLAY_DCP")
-
-
-def loss_kernel() -> str:
-    """Return what goes over rows of logits."""
-    return option("OVERLAY_LOSS_KERNEL")
 
 
 def unknown(environ: Mapping[str, str] | None = None) -> list[str]:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    #: Gets a cell and the columns to fill, and returns the cell with its colour.
-    Paint = Callable[[str, int], str]
+    from collections.abc import Sequence
 
 WIDTH = 80
 #: Columns that the last column of a table has at least.
@@ -31,15 +28,8 @@ def wrap(text: str, indent: str = "", *, first: str | None = None) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], paint: Paint | None = None) -> str:
-    """Return an aligned table whose last column is wrapped to what is left of the line.
-
-    Args:
-        head: The names of the columns.
-        rows: The cells.
-        paint: Gives a cell of all columns but the last its colour (default: no colours).
-
-    """
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return an aligned table whose last column is wrapped to what is left of the line."""
     from textwrap import wrap as split
 
     if not rows:
@@ -52,10 +42,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], paint: Paint | Non
     lines = []
     for row in (head, *rows):
         chunks = split(row[-1], WIDTH - left, break_on_hyphens=False) or [""]
-        cells = [
-            (paint or str.ljust)(cell, 0 if below else width)
-            for cell, width in zip(row[:-1], widths, strict=True)
-        ]
+        cells = [cell.ljust(0 if below else width) for cell, width in zip(row[:-1], widths, strict=True)]
         if below:
             chunks.insert(0, "")
         lines.append(("  ".join([*cells, chunks[0]])).rstrip())

@@ -1,7 +1,7 @@
 """Locks: what is decided in one environment, frozen, so that a later process can be held to it.
 
-A lock is plain data, and is compared as a list of facts: a name that a person can read, and a value. The
-digest is that of the facts, so that it is the same wherever the lock lies and however it is written.
+A lock is plain data that ends with a digest of the rest. Two locks are compared as facts: a name that a person
+can read, and a value.
 """
 
 from __future__ import annotations
@@ -27,30 +27,29 @@ if TYPE_CHECKING:
     #: A lock as data, in the form of its file.
     Lock = dict[str, Any]
 
-#: Grows when an older overlay could not read what is written.
-FORMAT = 1
+#: Changes with the form of what is written.
+FORMAT = 2
 #: What stands in the name of a fact about the source of a site, before the site.
 SOURCE_OF = " source of "
+#: How the values of two locks are told, and what is said of patches that only the first has, or the second.
+HELD = ("locked", "here", "locked and not selected here", "selected here and not locked")
+WRITTEN = ("was", "is", "dropped", "added")
+#: The name of a fact that a lock has of each of its patches, after the id.
+_CONTENT = ": content"
 
 
-def make_lock(static: Lock, patches: Sequence[Patch], verdicts: Iterable[Verdict], tree: Tree) -> Lock:
-    """Return the lock of some patches, of which `static_part` was made, as they are decided on in a tree."""
+def make_lock(static: Lock, verdicts: Iterable[Verdict], tree: Tree) -> Lock:
+    """Return the lock of the patches of which `static_part` was made, as they are decided on in a tree."""
     decided = {verdict.patch: verdict for verdict in verdicts}
-    usual = {target.project.name: target.project.distributions[0] for p in patches for target in p.targets}
+    entries = [(entry, decided[entry["id"]]) for entry in static["patch"]]
     return with_digest(
         {
             "format": FORMAT,
             **static,
             "environment": {project.name: version_of(project, tree) for project in environment().RECORDED},
             "patch": [
-                {
-                    **entry,
-                    "verdict": decided[entry["id"]].verdict,
-                    "target": [
-                        _target(target, usual[target.project]) for target in decided[entry["id"]].targets
-                    ],
-                }
-                for entry in static["patch"]
+                {**entry, "verdict": one.verdict, "target": [_target(target) for target in one.targets]}
+                for entry, one in entries
             ],
         }
     )
@@ -72,81 +71,47 @@ def static_part(patches: Iterable[Patch], packs: Iterable[Pack]) -> Lock:
             for pack in packs
         ],
         "patch": [
-            {"id": patch.id, "revision": patch.revision, "content": own_digest.of_patch(patch.id)}
-            for patch in sorted(patches, key=lambda patch: patch.id)
+            {"id": name, "content": own_digest.of_patch(name)} for name in sorted(patch.id for patch in patches)
         ],
     }
 
 
-def _target(verdict: TargetVerdict, distribution: str) -> Lock:
-    sites = {finding.site: finding.digest for finding in verdict.findings if finding.digest}
-    trusted = sites if verdict.trusted else {}
+def _target(verdict: TargetVerdict) -> Lock:
     return {
         "project": verdict.project,
-        "distribution": distribution,
         "version": verdict.version,
         "verdict": verdict.verdict,
         "variant": verdict.variant,
-        "source": _sha(sorted(sites.items())),
-        "sites": sites,
-        # Left out where it is empty, so that an older overlay can read what has nothing of it.
-        **({"trusted": trusted} if trusted else {}),
+        "trusted": "yes" if verdict.trusted else "no",
+        "sites": {finding.site: finding.digest for finding in verdict.findings if finding.digest},
     }
 
 
 def with_digest(lock: Lock) -> Lock:
     """Return a lock that ends with its own digest."""
-    body = {key: value for key, value in lock.items() if key != "digest"}
-    return {**body, "digest": digest_of(facts(body))}
-
-
-def digest_of(facts: Mapping[str, str]) -> str:
-    """Return the hexadecimal SHA-256 of some facts."""
-    return _sha(sorted(facts.items()))
-
-
-def _sha(value: object) -> str:
     import json
     from hashlib import sha256
 
-    return sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()
+    body = {key: value for key, value in lock.items() if key != "digest"}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return {**body, "digest": sha256(text.encode()).hexdigest()}
 
 
 def facts(lock: Lock) -> dict[str, str]:
     """Return all that a lock says, as values by names that tell a person what each is."""
-    found = {"lock format": str(lock.get("format", FORMAT)), "python": lock["python"]}
-    found.update({f"overlay {key}": value for key, value in lock["overlay"].items()})
-    found.update(lock.get("option", {}))
-    found.update({f"{name} version": value for name, value in lock.get("environment", {}).items()})
+    found = {"python": lock["python"], **lock["option"]}
+    found |= {f"overlay {key}": value for key, value in lock["overlay"].items()}
+    found |= {f"{name} version": value for name, value in lock.get("environment", {}).items()}
     for pack in lock["pack"]:
-        found.update(
-            {f"pack {pack['name']}: {key}": pack[key] for key in ("distribution", "version", "content")}
-        )
+        found |= {f"pack {pack['name']}: {key}": pack[key] for key in pack if key != "name"}
     for patch in lock["patch"]:
-        found.update(patch_facts(patch))
+        name = patch["id"]
+        found |= {f"{name}: {key}": patch[key] for key in patch if key not in ("id", "target")}
+        for target in patch.get("target", ()):
+            about = f"{name}: {target['project']}"
+            found |= {f"{about} {key}": target[key] for key in target if key not in ("project", "sites")}
+            found |= {f"{about}{SOURCE_OF}{site}": digest for site, digest in target["sites"].items()}
     return found
-
-
-def patch_facts(patch: Lock) -> dict[str, str]:
-    """Return what a lock says of one patch."""
-    name = patch["id"]
-    found = {f"{name}: revision": str(patch["revision"]), f"{name}: content": patch["content"]}
-    if "verdict" in patch:
-        found[f"{name}: verdict"] = patch["verdict"]
-    for target in patch.get("target", ()):
-        about = f"{name}: {target['project']}"
-        keys = ("distribution", "version", "verdict", "variant", "source")
-        found.update({f"{about} {key}": target[key] for key in keys})
-        found.update({f"{about}{SOURCE_OF}{site}": digest for site, digest in target["sites"].items()})
-        found.update(
-            {f"{about} trusted{SOURCE_OF}{site}": value for site, value in target.get("trusted", {}).items()}
-        )
-    return found
-
-
-def packs_of(lock: Lock) -> tuple[str, ...]:
-    """Return the names of the packs in a lock."""
-    return tuple(pack["name"] for pack in lock["pack"])
 
 
 def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
@@ -167,44 +132,17 @@ def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
     return ",".join([*named, *dropped]) if named else "none"
 
 
-def differences(locked: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each fact that differs, in the order of the names."""
-    return [difference(name, locked, here) for name in different([locked, here])]
-
-
-def difference(name: str, locked: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Return a sentence for one fact that differs."""
-    return f"{name}: locked {shown(locked.get(name))}, here {shown(here.get(name))}"
-
-
-def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each fact that is another one now, in the order of the names."""
-    return [
-        f"{name}: was {shown(before.get(name))}, is {shown(after.get(name))}"
-        for name in different([before, after])
-    ]
-
-
-def different(said: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names of the facts that differ, sorted, without those that follow from others.
-
-    Of a patch that some do not have, its revision does. The digest of all sources of a target says nothing
-    that the sources which differ do not.
-    """
-    names = sorted({name for facts in said for name in facts})
-    found = [name for name in names if len({facts.get(name) for facts in said}) > 1]
-    missing = [
-        name.removesuffix("revision")
-        for name in found
-        if name.endswith(": revision") and any(name not in facts for facts in said)
-    ]
-    sources = any(SOURCE_OF in name for name in found)
-    return [
-        name
-        for name in found
-        if not (sources and name.endswith(" source"))
-        and not any(name.startswith(about) and name != f"{about}revision" for about in missing)
-    ]
+def compare(one: Mapping[str, str], other: Mapping[str, str], words: Sequence[str] = HELD) -> list[str]:
+    """Return in what the facts of two locks differ: a line for each, and one for patches that only one has."""
+    was, now, *sides = words
+    names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+    lines = []
+    for side, lacking in zip(sides, (other, one), strict=True):
+        lone = [name.removesuffix(_CONTENT) for name in names if name.endswith(_CONTENT) and name not in lacking]
+        lone = [name for name in lone if not name.startswith("pack ")]
+        lines += [f"{side}: {', '.join(lone)}"] if lone else []
+        names = [name for name in names if name.partition(": ")[0] not in lone]
+    return [*lines, *(f"{name}: {was} {shown(one.get(name))}, {now} {shown(other.get(name))}" for name in names)]
 
 
 def shown(value: str | None) -> str:

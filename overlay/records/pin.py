@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from overlay.verdict import Verdict
 
 _WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
-_REVISION = ": revision"
-#: So many differences are named: of a selection that differs there are many.
+#: So many differences are named at most.
 _NAMED = 12
 
 
@@ -35,7 +34,6 @@ class Pin:
     def __init__(self, wanted: str, patches: Sequence[Patch]) -> None:
         """Read the lock and compare what can be told now. Raises `LockError` or `PinError`."""
         self.name = wanted
-        self._patches = patches
         self._static = locks.static_part(patches, named())
         self._digest = wanted.removeprefix(DIGEST_PREFIX) if wanted.startswith(DIGEST_PREFIX) else ""
         #: The lock, as soon as it is known: a digest alone does not tell what it stands for.
@@ -45,20 +43,15 @@ class Pin:
         from overlay.records.lockfile import read
 
         self._lock = read(wanted)
-        here = locks.facts(self._static)
-        known = {
+        here, locked = locks.facts(self._static), locks.facts(self._lock)
+        early = {
             name: value
-            for name, value in locks.facts(self._lock).items()
-            if name in here or name.startswith("pack ") or name.endswith((_REVISION, ": content"))
+            for name, value in locked.items()
+            if name in here or name.startswith("pack ") or name.endswith(": content")
         }
-        found = locks.different([known, here])
-        if not found:
-            return
-        # What follows from the selection comes last.
-        found.sort(key=lambda name: name.endswith(_REVISION))
-        chosen = [name for name in found if name.endswith(_REVISION) and not (name in known and name in here)]
+        found = locks.compare(early, here)
         way_out = _WAY_OUT
-        if chosen == found:
+        if found and all(line.startswith(locks.HELD[2:]) for line in found):
             from overlay.source.registry import load_patches
 
             selection = locks.selection_of(self._lock, load_patches())
@@ -66,27 +59,23 @@ class Pin:
                 f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run "
                 f"--pin` takes it by itself; {_WAY_OUT}"
             )
-        said = [locks.difference(name, known, here) for name in found[:_NAMED]]
-        more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
-        raise PinError(_told(wanted, [*said, *more], way_out))
+        if found:
+            more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
+            raise PinError(_told(wanted, [*found[:_NAMED], *more], way_out))
 
     def difference(self, verdict: Verdict, verdicts: Iterable[Verdict], tree: Tree) -> str:
         """Return how the verdict on one patch differs from the locked one, empty if it does not."""
-        here = locks.make_lock(self._static, self._patches, verdicts, tree)
+        here = locks.make_lock(self._static, verdicts, tree)
         if self._lock is None:
             if here["digest"] != self._digest:
                 digests = f"locked {self._digest[:12]}, here {here['digest'][:12]}"
                 return _told(self.name, [f"digest: {digests} (with a path, OVERLAY_PIN says what differs)"])
             self._lock = here
         about = f"{verdict.patch}: "
-        environment = {f"{name} version" for name in (*here["environment"], *self._lock["environment"])}
-        found = locks.differences(
+        environment = tuple(f"{name} version" for name in {**here["environment"], **self._lock["environment"]})
+        found = locks.compare(
             *(
-                {
-                    name: value
-                    for name, value in locks.facts(lock).items()
-                    if name.startswith(about) or name in environment
-                }
+                {name: text for name, text in locks.facts(lock).items() if name.startswith((about, *environment))}
                 for lock in (self._lock, here)
             )
         )
@@ -111,7 +100,7 @@ def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
         {name: value for name, value in locks.facts(lock).items() if name.startswith("pack ")}
         for lock in (read(wanted), locks.static_part((), packs))
     )
-    found = locks.differences(locked, here)
+    found = locks.compare(locked, here)
     if found:
         raise PinError(_told(wanted, found))
 

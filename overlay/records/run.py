@@ -25,7 +25,7 @@ FIRST, LAST = 5.0, 600.0
 MOST_LINES = 5
 
 #: States of a patch that was in place.
-_WAS_IN_PLACE = ("applied", "incomplete", "reverted", "armed")
+_WAS_IN_PLACE = ("applied", "incomplete", "reverted", "waiting")
 
 #: What tells the state of this process, and waits for nothing.
 _status: Callable[[], Status] | None = None
@@ -95,7 +95,7 @@ def lines(status: Status) -> list[str]:
     found = [f"{where}: {patch} {told(effect)}" for patch, effect in shown]
     if left := len(reached) - len(shown):
         found.append(f"{where}: {left} more patches had work; a ledger has their figures")
-    idle = [one for one in counted if one.effect and not one.effect.reached and one.state != "armed"]
+    idle = [one for one in counted if one.effect and not one.effect.reached and one.state != "waiting"]
     if never := len(idle):
         plural = "patch" if never == 1 else "patches"
         found.append(f"{where}: {never} {plural} applied but not needed in this run")

@@ -55,7 +55,6 @@ class Engine:
     def __init__(
         self,
         load: Callable[[], dict[str, Patch]] = load_all,
-        progress: Callable[[int, int, str], None] | None = None,
         *,
         speaks: bool = False,
         table: Table | None = None,
@@ -68,7 +67,6 @@ class Engine:
         self._load = load
         self._speaks = speaks
         self._table = table
-        self._progress = progress
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
         self._opened: Session | None = None
@@ -243,16 +241,15 @@ class Engine:
         self,
         patches: str | Iterable[str] | None = None,
         site: str | Sequence[str] | InstalledTree | None = None,
-        root: str | None = None,
     ) -> Plan:
         """Decide on every patch without importing anything of an upstream."""
         from overlay.source.plan import make_plan
         from overlay.source.source import InstalledTree
 
         chosen = self.chosen(patches)
-        tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
+        tree = site if isinstance(site, InstalledTree) else InstalledTree(site)
         known = self.known()
-        plan = make_plan(known.values(), chosen.ids, tree, self.tested(), tree.name, self._progress)
+        plan = make_plan(known.values(), chosen.ids, tree, self.tested(), tree.name)
         return plan.replace(companions=chosen.companions)
 
     def plan_each(self, site: str | Sequence[str] | InstalledTree | None = None) -> Plan:
@@ -358,7 +355,7 @@ class Engine:
         from overlay.source.source import InstalledTree
 
         patches = [self.known()[name] for name in selection]
-        return make_lock(static_part(patches, named()), patches, verdicts, InstalledTree())
+        return make_lock(static_part(patches, named()), verdicts, InstalledTree())
 
     @property
     def enabled(self) -> bool:

@@ -27,7 +27,7 @@ class Entry:
     def __init__(self, patch: Patch) -> None:
         self.patch = patch
         self.verdict: Verdict | None = None
-        self.state = "armed"
+        self.state = "waiting"
         self.reason = ""
         #: In one of the states `ENDED`, what it came to: a verdict, `failed` or `incomplete`.
         self.outcome = ""
@@ -104,8 +104,8 @@ class Entry:
         optional = [target.project.name for target in self.patch.targets if target.optional]
         if faults:
             self.state, self.reason = "incomplete", "; ".join(faults)
-        elif any(status.state == "armed" for status, _ in statuses if status.project not in optional):
-            self.state, self.reason = "armed", ""
+        elif any(status.state == "waiting" for status, _ in statuses if status.project not in optional):
+            self.state, self.reason = "waiting", ""
         elif statuses:
             self.state, self.reason = "applied", ""
         for status, text in statuses:
@@ -145,7 +145,7 @@ class Entry:
         found = []
         for target, replacement in self.sites():
             site = replacement.site
-            state = self.state if self.state in (*ENDED, "reverted") else "armed"
+            state = self.state if self.state in (*ENDED, "reverted") else "waiting"
             rebound: tuple[str, ...] = ()
             stale: tuple[str, ...] = ()
             faults: list[str] = []

@@ -373,7 +373,7 @@ class Session:
                 reason = f"{name} has been imported, and {owner} cannot be found"
                 entry.verdict = entry.verdict.replace(verdict="unknown-source", reason=reason)
             if entry.state == "skipped":
-                entry.state, entry.reason = "armed", ""
+                entry.state, entry.reason = "waiting", ""
         return entry.verdict
 
     def _forget(self) -> None:

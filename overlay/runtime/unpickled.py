@@ -70,6 +70,6 @@ def half_patched(patches: Iterable[PatchStatus]) -> tuple[str, ...]:
 def _fault(label: str, site: str, patches: Iterable[PatchStatus]) -> str:
     states = {f"{patch.patch}@{patch.revision}": patch.state for patch in patches}
     state = states.get(label, "not selected or not enabled")
-    if state in ("armed", "applied"):  # it is whole here, or will be when its modules are imported
+    if state in ("waiting", "applied"):  # it is whole here, or will be when its modules are imported
         return ""
     return f"{site} of {label} came here pickled by a process that is patched, and here that patch is {state}"

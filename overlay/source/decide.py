@@ -12,7 +12,7 @@ from overlay.source.selection import in_order
 from overlay.verdict import APPLY, LOUD, TargetVerdict, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from overlay.patch import Patch, Project, Target, Variant
     from overlay.source.source import Tree
@@ -23,23 +23,12 @@ if TYPE_CHECKING:
 UNKNOWN = "of unknown version"
 
 
-def decide_all(
-    patches: Collection[Patch],
-    tree: Tree,
-    table: Table,
-    progress: Callable[[int, int, str], None] | None = None,
-) -> dict[str, Verdict]:
+def decide_all(patches: Collection[Patch], tree: Tree, table: Table) -> dict[str, Verdict]:
     """Return the verdicts on all patches, with what they mean for each other, by id.
 
-    `table` says what they were tested on. `progress` is told how many have been decided on, of how many, and
-    which one is next.
+    `table` says what they were tested on.
     """
-    found = {}
-    for done, patch in enumerate(patches):
-        if progress is not None:
-            progress(done, len(patches), patch.id)
-        found[patch.id] = decide(patch, tree, table)
-    return settle(patches, found, tree)
+    return settle(patches, {patch.id: decide(patch, tree, table) for patch in patches}, tree)
 
 
 def decide(patch: Patch, tree: Tree, table: Table) -> Verdict:

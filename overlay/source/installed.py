@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from overlay.errors import OverlayError, SourceError
+from overlay.errors import OverlayError
 from overlay.model.record import Record
 from overlay.source.decide import UNKNOWN, version_of
 
@@ -32,28 +32,14 @@ def installed(projects: Iterable[Project], tree: InstalledTree) -> tuple[Install
 
 
 def _look(project: Project, tree: InstalledTree) -> Installed:
+    file = tree.file(project.marker)
+    if not file:
+        return Installed(project=project.name, version="", where="")
     try:
-        there = tree.has(project.marker)
-    except SourceError:
-        there = True  # and cannot be read
-    try:
-        version = version_of(project, tree) if there else ""
+        version = version_of(project, tree) or UNKNOWN
     except OverlayError:
         version = UNKNOWN
-    where = _folder(project.marker, tree) if there else ""
-    if there and not version:
-        # A folder that happens to have its name is none of it.
-        version, where = (UNKNOWN, where) if tree.file(project.marker) else ("", "")
-    return Installed(project=project.name, version=version, where=where)
-
-
-def _folder(module: str, tree: InstalledTree) -> str:
-    """Return the folder of the path that a module is imported from."""
-    file = tree.file(module)
-    if not file:
-        found = tree.folders(module)
-        return os.path.dirname(found[0]) if found else ""
-    inside = module.count(".") + (os.path.splitext(os.path.basename(file))[0] == "__init__")
-    for _ in range(inside + 1):
+    is_package = os.path.splitext(os.path.basename(file))[0] == "__init__"
+    for _ in range(project.marker.count(".") + 1 + is_package):
         file = os.path.dirname(file)
-    return file
+    return Installed(project=project.name, version=version, where=file)

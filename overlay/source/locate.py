@@ -30,18 +30,16 @@ def importable(site: str) -> bool:
 
 def stated_version(found: Distribution) -> str | None:
     """Return the version in the metadata of a distribution, `None` if an interrupted installer left none."""
-    # Read by hand: for metadata that is missing, each version of the library has another answer or exception.
     folder = getattr(found, "_path", None)  # the library opens whatever lies there
-    for name in ("METADATA", "PKG-INFO", ""):
-        if isinstance(folder, os.PathLike) and is_endless(os.path.join(folder, name)):
-            continue
-        for line in (found.read_text(name) or "").splitlines():
-            key, colon, value = line.partition(":")
-            if key.lower() == "version":
-                return value.strip()
-            if (not colon and not line[:1].isspace()) or not line.strip():
-                break  # the end of the headers
-    return None
+    if isinstance(folder, os.PathLike):
+        folder = os.fspath(folder)
+        inside = [os.path.join(folder, name) for name in ("METADATA", "PKG-INFO")]
+        if any(map(is_endless, inside if os.path.isdir(folder) else [folder])):
+            return None
+    try:
+        return found.metadata["Version"]
+    except Exception:  # noqa: BLE001 -- each release of the library has another one for metadata that is missing
+        return None
 
 
 def ask_finders(module: str, path: Sequence[str] | None) -> ModuleSpec | None:

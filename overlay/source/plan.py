@@ -9,25 +9,20 @@ from overlay.source.selection import in_order
 from overlay.verdict import Plan, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from overlay.patch import Patch
     from overlay.source.source import Tree
     from overlay.source.table import Table
 
 
-def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is told of it
-    patches: Iterable[Patch],
-    selection: Sequence[str],
-    tree: Tree,
-    table: Table,
-    site: str = "",
-    progress: Callable[[int, int, str], None] | None = None,
+def make_plan(
+    patches: Iterable[Patch], selection: Sequence[str], tree: Tree, table: Table, site: str = ""
 ) -> Plan:
     """Decide on every patch, as `decide_all` does. Patches that are not selected are only named."""
     by_id = {patch.id: patch for patch in patches}
     with paused():
-        settled = decide_all([by_id[name] for name in selection], tree, table, progress)
+        settled = decide_all([by_id[name] for name in selection], tree, table)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts)
 

@@ -159,25 +159,23 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
 
     Raises `OverlayError` if there is none, or if a file defines no `PATCH`, or one whose id is not its place.
     """
-    package = import_module(pack)
-    patches: dict[str, Patch] = {}
-    for folder in package.__path__:
-        for project in _folders(folder):
-            for name in modules_in(os.path.join(folder, project)):
-                patch = _load(f"{pack}.{project}.{name}", f"{prefix}{project}.{name.replace('_', '-')}")
-                patches[patch.id] = patch
+    patches = {patch.id: patch for patch in (_load(name, prefix + ident) for ident, name in _listed(pack))}
     if not patches:
-        msg = f"{pack} holds no patches ({', '.join(package.__path__)}): it is not installed completely"
-        raise OverlayError(msg)
+        where = ", ".join(import_module(pack).__path__)
+        raise OverlayError(f"{pack} holds no patches ({where}): it is not installed completely")
     return patches
 
 
 def ids(pack: str = PACK) -> list[str]:
     """Return the ids of the patches of a pack, by its files. Nothing of them is imported."""
-    package = import_module(pack)
+    return [ident for ident, _ in _listed(pack)]
+
+
+def _listed(pack: str) -> list[tuple[str, str]]:
+    """Return the id of each patch of a pack, without a prefix, and the module that holds it."""
     return [
-        f"{project}.{name.replace('_', '-')}"
-        for folder in package.__path__
+        (f"{project}.{name.replace('_', '-')}", f"{pack}.{project}.{name}")
+        for folder in import_module(pack).__path__
         for project in _folders(folder)
         for name in modules_in(os.path.join(folder, project))
     ]

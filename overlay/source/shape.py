@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from overlay.source.bindings import Found, Module
+    from overlay.source.bindings import Module
 
 #: What has statements or expressions of its own that do not run with those around them.
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -53,23 +53,18 @@ def digest(module: Module, qualname: str) -> str | None:
     return digests.digest(parts) if found else None
 
 
-def exists(module: Module, qualname: str) -> bool:
-    """Return whether a site has a value once the module has been executed, for sure."""
-    said = {item.sets for item in find(module, qualname)}
-    return True in said and False not in said
-
-
-def doubt(module: Module, qualname: str) -> str:
-    """Return why a site may have a value all the same that has none for sure, empty if it cannot."""
+def presence(module: Module, qualname: str) -> bool | str:
+    """Return whether a site has a value once the module has been executed, or why that cannot be told."""
     outer = qualname.partition(".")[0]
+    said = {item.sets for item in find(module, qualname)}
+    if True in said and False not in said:
+        return True
     if module.stars():
-        node = module.stars()[0].node
-        return f"may come from `{ast.unparse(node)}`"
-    if outer != qualname and any(not isinstance(item.node, ast.ClassDef) for item in find(module, outer)):
-        return f"may exist: {outer} is more than a class of this module"
-    if outer in module.declared:
-        return "may be set by a function that declares it global"
-    return "may exist: it is set and deleted" if find(module, qualname) else ""
+        return f"may come from `{ast.unparse(module.stars()[0].node)}`"
+    is_more = outer != qualname and any(not isinstance(item.node, ast.ClassDef) for item in find(module, outer))
+    if said or is_more or outer in module.declared:
+        return "may exist: it is set by something else than a definition, or deleted"
+    return False
 
 
 def obstacle(module: Module, qualname: str) -> str:
@@ -95,51 +90,31 @@ def imported(module: Module, qualname: str) -> tuple[int, str, str] | None:
     return node.level, node.module or "", node.names[0].name
 
 
-def no_call(module: Module, qualname: str, callee: str, last: bool) -> str:
-    """Return why a function may end without having called a name, or with `last` something else after it.
+def calls(module: Module, qualname: str, callee: str, last: bool) -> bool:
+    """Return whether a function calls a name whenever it returns, with `last` at its end and nowhere else.
 
-    Empty if it cannot. What is odd in any way does not hold: a decorator, a second binding, a definition
-    under a condition, a name that is bound where it is looked up.
+    What is odd in any way does not: a decorator, a second binding, a definition under a condition, a name that
+    is bound where it is looked up.
     """
-    function = _sole_function(find(module, qualname))
-    if isinstance(function, str):
-        return function
-    if any(_binds(part, callee) for part in ast.walk(function) if part is not function):
-        return f"binds {callee} itself"
+    found = find(module, qualname)
+    function = found[0].node if len(found) == 1 and not found[0].headers else None
+    if not isinstance(function, ast.FunctionDef) or {*_decorators(function)} - {*_PLAIN}:
+        return False
+    parts = [part for part in ast.walk(function) if part is not function]
+    if any(_binds(part, callee) for part in parts):
+        return False
     if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in _walk(function.body, _SCOPES)):
-        return "is a generator, of which a call runs nothing"
-    calls = [isinstance(node, _SIMPLE) and _calls(node, callee) for node in function.body]
-    if True not in calls:
-        return f"does not call {callee} in each run"
-    if any(isinstance(part, ast.Return) for part in _walk(function.body[: calls.index(True)], _SCOPES)):
-        return f"may return before it calls {callee}"
-    return _not_last(function, callee) if last else ""
-
-
-def _sole_function(found: list[Found]) -> ast.FunctionDef | str:
-    """Return the one function that stands at a site, or why there is none."""
-    if not found:
-        return "does not exist"
-    if len(found) > 1:
-        return "is bound more than once, or from outside"
-    function = found[0].node
-    if not isinstance(function, ast.FunctionDef):
-        return "is not a function that is defined here"
-    if found[0].headers:
-        return "is defined under a condition, or in a class that is decorated"
-    for name in _decorators(function):
-        if name not in _PLAIN:
-            return f"is decorated (@{name})"
-    return function
-
-
-def _not_last(function: ast.FunctionDef, callee: str) -> str:
+        return False  # a generator, of which a call runs nothing
+    for node in function.body:
+        if isinstance(node, _SIMPLE) and _calls(node, callee):
+            break
+        if any(isinstance(part, ast.Return) for part in _walk([node], _SCOPES)):
+            return False
+    else:
+        return False
     end = function.body[-1]
-    call = end.value if isinstance(end, ast.Expr) else None
-    if not (isinstance(call, ast.Call) and _is_name(call.func, callee)):
-        return f"does not end with a call of {callee}"
-    mentions = sum(_is_name(part, callee) for part in ast.walk(function))
-    return f"mentions {callee} {mentions} times" if mentions > 1 else ""
+    is_end = isinstance(end, ast.Expr) and isinstance(end.value, ast.Call) and _is_name(end.value.func, callee)
+    return not last or (is_end and sum(_is_name(part, callee) for part in parts) == 1)
 
 
 def _decorators(node: ast.AST) -> list[str]:

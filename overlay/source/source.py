@@ -11,12 +11,11 @@ import ast
 import os
 import re
 import sys
-from importlib.machinery import ModuleSpec
+from glob import escape, glob
 
 from overlay.errors import SourceError
 from overlay.source import shape
 from overlay.source.bindings import Module, find
-from overlay.source.editable import Links, module_file
 from overlay.source.fingerprint import inside
 from overlay.source.locate import (
     LARGEST,
@@ -32,7 +31,8 @@ from overlay.source.shape import split_site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from importlib.machinery import ModuleSpec
     from types import CodeType
     from typing import Any, TypeVar
 
@@ -51,10 +51,8 @@ class Tree:
         #: Modules as they were parsed, or why they cannot be.
         self._modules: dict[str, Module | str] = {}
         self._compiled: dict[str, list[CodeType]] = {}
-        self._asked: dict[tuple[object, ...], Any] = {}
-        self._texts: dict[str, str | None] = {}
-        self._text_digests: dict[str, str] = {}
-        self._chains: dict[str, list[str]] = {}
+        #: Answers, by the question.
+        self._kept: dict[tuple[object, ...], Any] = {}
         #: What is known of sites without parsing: where each is imported from, empty if it is defined there.
         self.imported: dict[str, str] = {}
         #: What was read of the version of a project: in its own files, and in its metadata.
@@ -82,14 +80,17 @@ class Tree:
         """Return whether a module is a package, which decides what its relative imports mean."""
         raise NotImplementedError
 
-    def has(self, site: str) -> bool:
-        """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists. Raises `SourceError`."""
-        module, qualname = split_site(site)
-        return self._text(module) is not None if not qualname else self._answer(site, shape.exists)
+    def presence(self, site: str) -> bool | str:
+        """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists, or why that cannot be told.
 
-    def doubt(self, site: str) -> str:
-        """Return why a site that `has` denies may exist all the same, else nothing. Raises `SourceError`."""
-        return self._answer(site, shape.doubt) if split_site(site)[1] else ""
+        Raises `SourceError`.
+        """
+        module, qualname = split_site(site)
+        return self._answer(site, shape.presence) if qualname else self._text(module) is not None
+
+    def has(self, site: str) -> bool:
+        """Return whether a module, or a name in it, exists for sure. Raises `SourceError`."""
+        return self.presence(site) is True
 
     def digest(self, site: str) -> str | None:
         """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
@@ -102,23 +103,27 @@ class Tree:
         found = self._answer(self.chain(site)[-1], shape.obstacle)
         return f"{site} {found}" if found else ""
 
-    def no_call(self, site: str, callee: str, *, last: bool) -> str:
-        """Return why a function does not call another in each run, empty if so. Raises `SourceError`.
-
-        With `last`, why it does not do that as its last statement.
-        """
-        return self._answer(site, shape.no_call, callee, last)
+    def calls(self, site: str, callee: str, *, last: bool) -> bool:
+        """Return whether a function calls another in each run, with `last` at its end. Raises `SourceError`."""
+        return self._answer(site, shape.calls, callee, last)
 
     def _answer(self, site: str, question: Callable[..., T], *more: object) -> T:
         """Return the answer to a question about a site. Raises `SourceError`."""
-        asked = (question, site, *more)
-        if asked not in self._asked:
-            module, name = split_site(site)
+        module, name = split_site(site)
+
+        def ask() -> T:
             try:
-                self._asked[asked] = question(self._parsed(module), name, *more)
+                return question(self._parsed(module), name, *more)
             except RecursionError as error:
                 raise SourceError(f"the source of {module} is nested too deep") from error
-        found: T = self._asked[asked]
+
+        return self._once(ask, question, site, *more)
+
+    def _once(self, find: Callable[[], T], *key: object) -> T:
+        """Return what was found the first time."""
+        if key not in self._kept:
+            self._kept[key] = find()
+        found: T = self._kept[key]
         return found
 
     def nodes(self, site: str) -> list[ast.AST]:
@@ -155,13 +160,14 @@ class Tree:
 
         Raises `SourceError`.
         """
-        if site not in self._chains:
-            chain = [site]
-            while chain[-1]:
-                found = self._imported_from(chain[-1])
-                chain.append("" if found in chain else found)  # two modules may import it from each other
-            self._chains[site] = chain[:-1]
-        return self._chains[site]
+        return self._once(lambda: self._chain_of(site), "chain", site)
+
+    def _chain_of(self, site: str) -> list[str]:
+        chain = [site]
+        while chain[-1]:
+            found = self._imported_from(chain[-1])
+            chain.append("" if found in chain else found)  # two modules may import it from each other
+        return chain[:-1]
 
     def _imported_from(self, site: str) -> str:
         """Return the site that a name is imported from, empty if it is not. Raises `SourceError`."""
@@ -177,16 +183,12 @@ class Tree:
 
     def _text(self, module: str) -> str | None:
         """Return the source of a module as it was when it was first asked for. Raises `SourceError`."""
-        if module not in self._texts:
-            self._texts[module] = self.source(module)
-        return self._texts[module]
+        return self._once(lambda: self.source(module), "text", module)
 
     def text_digest(self, module: str) -> str:
         """Return the digest of a source, `none` if there is no such module. Raises `SourceError`."""
-        if module not in self._text_digests:
-            text = self._text(module)
-            self._text_digests[module] = "none" if text is None else text_digest(text)
-        return self._text_digests[module]
+        text = self._text(module)
+        return "none" if text is None else self._once(lambda: text_digest(text), "digest", module)
 
     def let_go(self) -> None:
         """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
@@ -212,12 +214,10 @@ class InstalledTree(Tree):
     """What the running interpreter imports, or with `site` what it would import from those folders alone.
 
     Args:
-        site: A folder or an archive, or several in the order of Python's path. Editable installs in them are
-            followed: see `overlay.source.editable`.
-        root: The folder that is `/` to what lies in `site`, for an image that is unpacked or mounted.
+        site: A folder or an archive, or several in the order of Python's path.
     """
 
-    def __init__(self, site: str | Sequence[str] | None = None, root: str | None = None) -> None:
+    def __init__(self, site: str | Sequence[str] | None = None) -> None:
         super().__init__()
         given = [site] if isinstance(site, str) else site
         for one in given or ():
@@ -226,8 +226,6 @@ class InstalledTree(Tree):
         self.sites = None if given is None else list(map(os.path.abspath, given))
         #: What was given, as a plan names it.
         self.name = os.pathsep.join(given or ())
-        self.links = Links(self.sites or [], os.path.abspath(root) if root else "")
-        self._path = [*(self.sites or ()), *(link.path for link in self.links.folders)]
         self._specs: dict[str, ModuleSpec | None] = {}
 
     def source(self, module: str) -> str | None:
@@ -271,32 +269,28 @@ class InstalledTree(Tree):
         spec = self._spec(module)
         return (spec.origin or "") if spec is not None else ""
 
-    def remarks(self, markers: Collection[str]) -> list[str]:
-        """Return a sentence for each editable install of a project: followed, or what to do.
+    def remarks(self, markers: Iterable[str]) -> list[str]:
+        """Return a sentence for each file by which a project that is not in these folders lies elsewhere.
 
         Args:
             markers: A module of each project.
         """
         absent = {marker.partition(".")[0] for marker in markers if self._spec(marker) is None}
-        found = [
-            f"{marker.partition('.')[0]} is an editable install: {link.file} leads to {link.path}"
-            for marker in sorted(markers)
-            for link in self.links.all()
-            if self.file(marker).startswith(os.path.join(link.path, ""))
-        ]
-        found += [
-            f"{link.file} leads to {link.said}, which is not at {link.path}: give the folder that is / to it "
-            "with --root, or the source itself with one more --site"
-            for link in (self.links.missing if absent else ())
-            if not link.module or link.module.partition(".")[0] in absent
-        ]
-        return list(dict.fromkeys(found))
+        said = []
+        for file in [file for site in self.sites or () for file in sorted(glob(f"{escape(site)}/*.pth"))]:
+            text = f"{os.path.basename(file)} {(read_file(file, None) or b'').decode('utf-8', 'replace')}"
+            names = sorted(name for name in absent if name in text.lower())
+            said += [
+                f"{name} is not here, and {file} leads elsewhere: name the folder that {name} lies in too"
+                for name in names
+            ]
+        return said
 
     def metadata_version(self, project: Project) -> str | None:
         """Return the version that the first distribution of a project's names states, or `None`."""
         from importlib.metadata import distributions
 
-        where: dict[str, Any] = {"path": self._path} if self.sites is not None else {}
+        where: dict[str, Any] = {"path": self.sites} if self.sites is not None else {}
         for name in project.distributions:
             for found in distributions(name=name, **where):
                 version = stated_version(found)
@@ -310,49 +304,19 @@ class InstalledTree(Tree):
         return self._specs[module]
 
     def _find(self, module: str) -> ModuleSpec | None:
+        parent = module.rpartition(".")[0]
         if self.sites is not None:
-            return self._find_in_sites(module)
+            return ask_path(module, self.folders(parent) if parent else self.sites)
         # What has been imported is what runs, wherever another finder would look today.
         spec: ModuleSpec | None = getattr(sys.modules.get(module), "__spec__", None)
         if spec is not None:
             return spec
-        parent = module.rpartition(".")[0]
         if not parent:
             return ask_finders(module, None)
         locations = self.folders(parent)
         if not locations:
             return None
         return ask_finders(module, locations) or ask_path(module, locations)
-
-    def _find_in_sites(self, module: str) -> ModuleSpec | None:
-        parent = module.rpartition(".")[0]
-        if parent and self._spec(parent) is None:
-            return None
-        # Finders of editable installs come after the path, and add to what namespace packages have on it.
-        # They also know namespaces that have no folder at all, as `megatron` where only its core is.
-        spec = ask_path(module, self.folders(parent) if parent else self._path)
-        if spec is None or spec.loader is None:
-            spec = self._linked(module) or self._with_portions(module, spec)
-        return spec
-
-    def _linked(self, module: str) -> ModuleSpec | None:
-        from importlib.util import spec_from_file_location
-
-        link = self.links.modules.get(module)
-        if link is None:
-            return None
-        file = module_file(link.path)
-        inside = [link.path] if os.path.isdir(link.path) else None
-        return spec_from_file_location(module, file, submodule_search_locations=inside)
-
-    def _with_portions(self, module: str, spec: ModuleSpec | None) -> ModuleSpec | None:
-        if module not in self.links.portions:
-            return spec
-        found = [link.path for link in self.links.portions[module]]
-        made = ModuleSpec(module, None, is_package=True)
-        known = [] if spec is None else portions(spec.submodule_search_locations)
-        made.submodule_search_locations = list(dict.fromkeys([*known, *found]))
-        return made
 
     def folders(self, package: str) -> list[str]:
         """Return where the submodules of a package lie, nothing if there is none. It is not imported."""

@@ -250,24 +250,24 @@ def is_so(site: str, said: Said, tree: Tree) -> bool:
     return not _fault(site, said, tree)
 
 
-def _fault(site: str, said: Said, tree: Tree) -> str:  # noqa: PLR0911 -- a kind of answer each
+def _fault(site: str, said: Said, tree: Tree) -> str:
     """Return what a site is where it is not as a row says, empty if it is."""
     try:
-        if said is None:
-            return "exists" if tree.has(site) else tree.doubt(site)
-        if said is True:
-            return "" if tree.has(site) else "does not exist"
+        if said is None or said is True:
+            there = tree.presence(site)
+            if said:
+                return "" if there is True else "does not exist"
+            return "exists" if there is True else there or ""
         if str(said).startswith(_CALLS):
             _, callee, *last = str(said).split()
-            return tree.no_call(site, callee, last=bool(last))
+            whole = tree.calls(site, callee, last=bool(last))
+            return "" if whole else f"does not call {callee} in each run{' as its last statement' if last else ''}"
         digest = tree.digest(site)
-        if digest == said:
-            return ""
-        if digest is None:
-            return "does not exist"
     except SourceError as error:
         return f"cannot be checked: {error}"
-    return f"has an unknown digest {digest}"
+    if digest is None:
+        return "does not exist"
+    return "" if digest == said else f"has an unknown digest {digest}"
 
 
 def _misses(row: Row, tree: Tree) -> int:

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     verl = find_spec("verl")  # not the patch's own module: finding it would import what is above it
     words = []
     if verl is not None and verl.origin is not None:
-        words.append(f"--verl=verl={Path(verl.origin).parent / 'models' / 'mcore' / 'patch.py'}")
+        words.append(str(Path(verl.origin).parent / "models" / "mcore" / "patch.py"))
     found = _program.found(CHECK, *words, OVERLAY_PATCHES="none")
     modes = [name for name in ("stock", "verl", "overlay") if name in found]
     print(f"megatron-core {found['version']}, two MoE layers, bytes retained in inputs of a layer")
@@ -32,9 +32,9 @@ def main(arguments: list[str]) -> int:
     kept: dict[tuple[str, str], float] = {}
     same = True
     for dispatcher in ("alltoall", "allgather"):
-        stock = found["stock"]["layers"][dispatcher]
+        stock = found["stock"][dispatcher]
         for name in modes:
-            layers = found[name]["layers"][dispatcher]
+            layers = found[name][dispatcher]
             kept[dispatcher, name] = layers["retained"]
             equal = layers["gradients"] == stock["gradients"]
             same = same and equal

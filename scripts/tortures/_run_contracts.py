@@ -21,8 +21,10 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from overlay.desk.prove.forked import CRASHED, HOLDS, NO_END, RAISES, WRONG, forked
-from overlay.desk.prove.runner import STRICTLY, defect_of, import_before
+import contract_runs
+from contract_runs import defect_of, forked, import_before
+
+from overlay.desk.prove.contract import CRASHED, HOLDS, NO_END, RAISES, STRICTLY, WRONG
 from overlay.model.settings import ALONE, PROVE
 from overlay.source.registry import contract_of, load_patches
 
@@ -58,7 +60,8 @@ def outcomes(folders: Iterable[Path], jobs: Sequence[tuple[str, ...]], seed: str
 
     """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-    path = os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
+    beside = str(Path(contract_runs.__file__).parent)
+    path = os.pathsep.join([*map(str, folders), beside, *filter(None, [os.environ.get("PYTHONPATH")])])
     # Each has its time, and what they import first has that of one.
     seconds = PATIENCE * (len(jobs) + 1)
     try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from overlay.records.lockfile import quoted
-
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
@@ -18,11 +16,11 @@ _WORDS = (
     *("\0", "\x1b[31m", "\u202e", "\ud800", "\udcff", "\U0001f600", "\u0131", "%s", "{}", "{0.__class__}"),
     *("__import__('os')", "os:system", "file:///", "http://example.invalid/x", "x" * 4096, "٣", "²"),
 )
-#: What means something to a reader of TOML.
-_TOKENS = (b"[", b"]", b"{", b'"', b"'''", b"=", b"\n", b"1979-05-27", b"nan", b"0x")
+#: What means something to a reader of JSON.
+_TOKENS = (b"[", b"]", b"{", b'"', b"\\u", b":", b"\n", b"null", b"NaN", b"1e999")
 #: What no file has where anything may stand.
 _ODD: tuple[Any, ...] = (
-    *("", "x", "../../etc", "\ud800", 0, -1, 1 << 70, 1 << 20000, 1.5, True),
+    *("", "x", "../../etc", "\ud800", 0, -1, 1 << 70, 10**4000, 1.5, True),
     *([], [[]], {}, {"": {}}, None),
 )
 
@@ -81,19 +79,6 @@ def edited(draw: random.Random, whole: Any) -> Any:
         made_list[place] = edited(draw, whole[place])
         return made_list + made_list[:1] if draw.random() < 0.1 else made_list
     return draw.choice(_ODD)
-
-
-def toml(value: Any) -> str:
-    """Return a value as TOML has it, on one line. What TOML has not is a text of its own."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{quoted(key)} = {toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) or (isinstance(value, int) and value < 0):
-        return repr(value)
-    return hex(value) if isinstance(value, int) else quoted(str(value))
 
 
 def lengths(draw: random.Random) -> list[int]:

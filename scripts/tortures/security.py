@@ -52,12 +52,7 @@ def settings(folder: Path) -> dict[str, dict[str, str]]:
     lock = example()
     names = {"pack": [{**lock["pack"][0], "name": "evil", "distribution": "evil-pack"}]}
     outside = {f"../../../../etc/passwd:{word}": "0" for word in ("x", "../y")} | {"/etc/shadow:x": "0"}
-    target = {
-        **lock["patch"][0]["target"][0],
-        "sites": outside,
-        "project": "../../etc",
-        "distribution": "/etc",
-    }
+    target = {**lock["patch"][0]["target"][0], "sites": outside, "project": "../../etc"}
     entries = {"patch": [{**lock["patch"][0], "id": "../../evil/verl.fix", "target": [target]}]}
     paths = {}
     for name, changed in (("packs", names), ("paths", entries)):

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.desk.prove import rows
+from overlay.desk.prove.contract import STRICTLY
 from overlay.desk.prove.prove import seeds
-from overlay.desk.prove.runner import STRICTLY
 from overlay.model.settings import ALONE
 from overlay.source.decide import decide
 from overlay.source.registry import load_patches, mutants, tables

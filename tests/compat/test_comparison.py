@@ -96,7 +96,7 @@ def test_a_rank_on_which_overlay_is_not_enabled_is_said_to_be_so_and_no_more(
 
 @pytest.mark.parametrize(
     ("state", "sites", "word"),
-    [("armed", "armed", ""), ("armed", "applied", "in place"), ("applied", "applied", "in place"),
+    [("waiting", "waiting", ""), ("waiting", "applied", "in place"), ("applied", "applied", "in place"),
      ("incomplete", "incomplete", "incomplete"), ("failed", "failed", "left out"),
      ("skipped", "", "left out")],
 )  # fmt: skip

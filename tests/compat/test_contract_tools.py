@@ -58,7 +58,7 @@ def test_a_patch_that_is_never_reached_proves_nothing() -> None:
     pytest.importorskip("megatron.core")
     done = run(NEVER_REACHED)
     assert done.returncode == 1
-    assert "PatchError: megatron.recompute is armed" in done.stderr
+    assert "PatchError: megatron.recompute is waiting" in done.stderr
 
 
 def test_on_upstream_alone_nothing_has_to_be_reached() -> None:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    Findings = Callable[..., dict[str, Any]]
-
 pytestmark = pytest.mark.real
 
 #: Release to defect to what it is there.
@@ -35,16 +33,10 @@ def having(defect: str) -> pytest.MarkDecorator:
 
 @pytest.fixture
 def said(
-    tmp_path: Path, name: str, listed: Callable[[str], Path], findings: Findings
+    name: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> Callable[[str], dict[str, Any]]:
     """Return the function that runs a program on the release and returns what it printed."""
-
-    def get(text: str) -> dict[str, Any]:
-        program = tmp_path / "advised.py"
-        program.write_text(text)
-        return findings(listed(name), str(program), SEED)
-
-    return get
+    return lambda text: findings(listed(name), text, SEED)
 
 
 REWARDS = """

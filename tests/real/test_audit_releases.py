@@ -45,10 +45,10 @@ SLIMES = [name for name in RECORD if name.startswith("slime==v")]
 )
 @pytest.mark.parametrize("name", SLIMES)
 def test_a_slime_without_setup_and_metadata_is_told_by_its_source(
-    name: str, slime: Release, tmp_path: Path
+    name: str, listed: Release, tmp_path: Path
 ) -> None:
     # As Ray's `py_modules` brings it.
-    folder = slime(name.partition("==")[2])
+    folder = listed(name)
     for package in ("slime", "slime_plugins"):
         shutil.copytree(folder / package, tmp_path / package)
     assert verdicts(tmp_path) == RECORD[name]
@@ -86,9 +86,9 @@ def test_what_is_installed_here() -> None:
 @pytest.mark.nightly("the last release stands for the first one", version=("0.16.0",))
 @pytest.mark.parametrize("version", BESIDE)
 def test_a_patch_for_one_verl_applies_beside_that_one_alone(
-    version: str, release: Release, tmp_path: Path
+    version: str, listed: Release, tmp_path: Path
 ) -> None:
-    megatron = release(f"megatron-core=={version}")
+    megatron = listed(f"megatron-core=={version}")
 
     def reason(verdict: str, folder: Path) -> str:
         (found,) = (one for one in overlay.plan(SERVING, str(folder)).verdicts if one.patch == SERVING)
@@ -100,7 +100,7 @@ def test_a_patch_for_one_verl_applies_beside_that_one_alone(
         both = tmp_path / verl
         both.mkdir()
         (both / "megatron").symlink_to(megatron / "megatron")
-        (both / "verl").symlink_to(release(verl) / "verl")
+        (both / "verl").symlink_to(listed(verl) / "verl")
         if verl != SERVED:
             needless = f"it serves verl alone, and verl {verl.partition('==')[2]} needs nothing: "
             assert reason("not-needed", both).startswith(needless)
@@ -108,9 +108,9 @@ def test_a_patch_for_one_verl_applies_beside_that_one_alone(
             assert bool(reason(BESIDE[version], both)) == (BESIDE[version] == "not-needed")
 
 
-def test_a_release_that_was_edited_by_hand_is_refused(tmp_path: Path, release: Release) -> None:
+def test_a_release_that_was_edited_by_hand_is_refused(tmp_path: Path, listed: Release) -> None:
     """One word in a function that the patch only relies on."""
-    shutil.copytree(release("verl==0.8.0") / "verl", tmp_path / "verl")
+    shutil.copytree(listed("verl==0.8.0") / "verl", tmp_path / "verl")
     util = tmp_path / "verl/models/mcore/util.py"
     text, gathered = util.read_text(), "all_gather(output_list, output.detach(), group=cp_group)"
     assert gathered in text.partition("def postprocess_thd_engine")[2].partition("\ndef ")[0]

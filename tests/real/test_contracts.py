@@ -13,7 +13,7 @@ import pytest
 from checks import SEED
 from repetitions import LEFT
 
-from overlay.desk.prove.forked import HOLDS, RAISES, WRONG
+from overlay.desk.prove.contract import HOLDS, RAISES, WRONG
 from overlay.source.registry import contract_of, load_patches
 from overlay.verdict import APPLY
 from records import _support_print
@@ -73,8 +73,15 @@ BY_DAY = {
 RIGHT = [(row.patch, newest(row)) for row in ROWS if row.verdict == "not-needed" and row.shown == "alone"]
 #: Of these upstream alone keeps the contract: it shows no defect.
 HARMLESS = {patch for patch in PATCHES if (one := contract_of(patch)) and one.harmless}
-#: What these count stays on the ranks of their contracts.
-COUNTED_BY_RANKS = ("slime.hf-attention-gradient", "slime.whiten-over-cp")
+#: What these change is changed, and counted, on several ranks alone, if not on others than this process.
+COUNTED_BY_RANKS = (
+    "megatron.gated-norm-over-tp", "megatron.label-smoothing-over-tp", "megatron.mla-rotary-key-over-tp",
+    "slime.hf-attention-gradient", "slime.whiten-over-cp", "miles.whiten-over-cp",
+)  # fmt: skip
+#: In the contracts of these there is something to change wherever they look.
+ALWAYS = ("megatron.recompute", "megatron.reshardable-checkpoint")
+#: In the contract of this one, time decides how often there is.
+SOMETIMES = "slime.async-groups"
 
 
 def asked(patch: str, name: str) -> str:
@@ -119,9 +126,11 @@ def told(outcome: list[str] | None) -> list[str]:
 def test_with_the_patch_the_contract_holds(patch: str, found: Found) -> None:
     _, ours, figures, _ = found
     assert ours == [HOLDS, ""], SEED
-    if patch.startswith("slime.") and patch not in COUNTED_BY_RANKS:
-        # On slime's own code the patch knows that it was reached.
+    if not starts(patch) and patch not in COUNTED_BY_RANKS:
+        # The patch knows that it was reached, and where there was nothing to change.
         assert figures["changed"] > 0, SEED
+        if "calls" in figures and patch != SOMETIMES:
+            assert (figures["changed"] < figures["calls"]) is (patch not in ALWAYS), SEED
 
 
 @pytest.mark.parametrize(("patch", "release"), NEEDED)

@@ -28,12 +28,8 @@ def verl() -> Any:
 
 def config(loss_mode: str = "vanilla", **settings: Any) -> Any:
     """Return what a loss looks at."""
-    known = {
-        "loss_agg_mode": "token-mean",
-        "loss_scale_factor": None,
-        "policy_loss": {"loss_mode": loss_mode},
-    }
-    return SimpleNamespace(**{**known, **settings})
+    known = {"loss_agg_mode": "token-mean", "loss_scale_factor": None}
+    return SimpleNamespace(policy_loss={"loss_mode": loss_mode}, **known | settings)
 
 
 def ppo(verl: Any, loss_mode: str = "vanilla", **settings: Any) -> Any:
@@ -81,15 +77,16 @@ def test_around_and_in_place_of_a_known_loss_may_be_anything(
     assert not is_sum(ppo(verl))
 
 
-@pytest.mark.parametrize("module", ["losses", "algorithms"])
-def test_another_aggregation_is_not_known(verl: Any, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(getattr(verl, module), "agg_loss", lambda loss_mat, **_: loss_mat.mean())
-    assert not is_sum(ppo(verl))
-
-
-@pytest.mark.parametrize("mode", [None, "mean-of-everything"])
-def test_another_way_to_aggregate_is_not_known(verl: Any, mode: str | None) -> None:
-    assert not is_sum(ppo(verl, loss_agg_mode=mode))
+def test_another_aggregation_and_another_way_to_aggregate_are_not_known(
+    verl: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mode in (None, "mean-of-everything"):
+        assert not is_sum(ppo(verl, loss_agg_mode=mode))
+    for module in (verl.losses, verl.algorithms):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "agg_loss", lambda loss_mat, **_: loss_mat.mean())
+            assert not is_sum(ppo(verl))
+    assert is_sum(ppo(verl))
 
 
 def test_what_is_no_plain_function_is_not_known(verl: Any) -> None:

@@ -44,7 +44,8 @@ def batch(**settings: Any) -> Any:
     rows = [torch.full((length,), place) for place, length in enumerate(LENGTHS)]
     ids = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
     known = {"use_dynamic_bsz": True, "max_token_len_per_gpu": BUDGET, "temperature": 0.5}
-    return tu.get_tensordict({"input_ids": ids}, non_tensor_dict={**known, **settings})
+    told = {name: value for name, value in {**known, **settings}.items() if value is not None}
+    return tu.get_tensordict({"input_ids": ids}, non_tensor_dict=told)
 
 
 def test_each_sequence_is_in_one_micro_batch_whose_plan_goes_with_it(prepare: Callable[..., Any]) -> None:
@@ -83,6 +84,7 @@ def test_a_rank_gets_its_part_of_the_plan(prepare: Callable[..., Any]) -> None:
     [
         ({"use_dynamic_bsz": False}, {}),
         ({"force_group_size": 3}, {}),
+        ({"max_token_len_per_gpu": None}, {}),
         ({}, {"num_batches_divided_by": 2}),
         ({}, {"min_num_micro_batch": 2}),
     ],
@@ -91,19 +93,14 @@ def test_where_it_is_prescribed_micro_batches_are_verl_s(
     prepare: Callable[..., Any], settings: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     data = batch(**settings)
-    given = prepare(data, "group", **arguments)
-    assert given[:2] == (data, "group")
-    assert given[2] == arguments.get("num_batches_divided_by")
+    assert prepare(data, "group", **arguments) == (data, "group", arguments.get("num_batches_divided_by"))
 
 
-def test_they_are_verl_s_without_a_limit_without_mixed_and_without_dynamic_sizes(
+def test_they_are_verl_s_without_mixed_and_without_dynamic_sizes(
     prepare: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unlimited = batch()
-    unlimited.pop("max_token_len_per_gpu")
-    assert prepare(unlimited)[0] is unlimited
-    monkeypatch.setenv("OVERLAY_DCP", "uniform")
     data = batch()
+    monkeypatch.setenv("OVERLAY_DCP", "uniform")
     assert prepare(data)[0] is data
     monkeypatch.setenv("OVERLAY_DCP", "mixed")
     dynamic_cp_loss._run.set(None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real]
 
 SECONDS = 150
+#: Contracts run the same trainers, and `tests/workers/test_main_module.py` modules that are `__main__`.
+on_ray = pytest.mark.nightly("by day the trainer without Ray stands for it")
 
 
 def launched(folder: Path, place: Path, *words: str, patch: str = "") -> dict[str, Any]:
@@ -44,12 +45,12 @@ def launched(folder: Path, place: Path, *words: str, patch: str = "") -> dict[st
     return found
 
 
-@pytest.mark.nightly("one way stands for the other", how=("script",))
+@on_ray
 @pytest.mark.parametrize("how", ["module", "script"])
 def test_main_ppo_sync_trains_on_after_an_epoch(
-    release: Callable[[str], Path], tmp_path: Path, how: str
+    listed: Callable[[str], Path], tmp_path: Path, how: str
 ) -> None:
-    folder = release("verl==0.8.0")
+    folder = listed("verl==0.8.0")
     script = str(folder / "verl/trainer/main_ppo_sync.py")
     words = ["-m", "verl.trainer.main_ppo_sync"] if how == "module" else [script]
 
@@ -61,14 +62,14 @@ def test_main_ppo_sync_trains_on_after_an_epoch(
     assert found["worker"]
 
 
-@pytest.mark.nightly("one release stands for the others", version=("0.7.1", "0.9.1"))
+@on_ray
 @pytest.mark.parametrize("version", ["0.7.1", "0.8.0", "0.9.1"])
 def test_sft_trainer_ray_gives_ranks_equal_work(
-    release: Callable[[str], Path], tmp_path: Path, version: str
+    listed: Callable[[str], Path], tmp_path: Path, version: str
 ) -> None:
     from overlay.patches.verl.sft_balance.contract.judge import imbalance
 
-    folder = release(f"verl=={version}")
+    folder = listed(f"verl=={version}")
     lengths = [2 ** (index % 8) * 8 + index for index in range(64)]
     samples = UPSTREAMS.parents[2] / "patches/verl/sft_balance/contract/stand_in.py"
 
@@ -89,36 +90,13 @@ def test_sft_trainer_ray_gives_ranks_equal_work(
     assert max(steps) <= 1.02
 
 
-MEETING = """
-import json, os, sys
-from overlay.patches.verl.sft_balance.contract import stand_in
-other = os.fork()
-place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[1], "WG_PREFIX": sys.argv[1]}
-os.environ.update(place, RANK=str(int(other == 0)), WORLD_SIZE="2")
-stand_in.Worker(None)
-if other:
-    print(json.dumps({"ranks": stand_in.dist.get_world_size(), "other": os.waitpid(other, 0)[1]}))
-"""
-
-
-def test_ranks_meet_though_the_port_that_verl_chose_is_taken(
-    release: Callable[[str], Path], findings: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
-    """The port that verl asks the system for is free again before the workers get it."""
-    program = tmp_path / "meeting.py"
-    program.write_text(MEETING)
-    with socket.create_server(("", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert findings(release("verl==0.8.0"), str(program), port) == {"ranks": 2, "other": 0}
-
-
 @pytest.mark.nightly("one way and release stand for all", version=("0.7.0",), how=("python -m", "torchrun"))
 @pytest.mark.parametrize("version", ["0.6.1", "0.7.0"])
 @pytest.mark.parametrize("how", ["python -m", "torchrun -m", "torchrun"])
 def test_fsdp_sft_trainer_trains_on_after_an_epoch(
-    release: Callable[[str], Path], tmp_path: Path, version: str, how: str
+    listed: Callable[[str], Path], tmp_path: Path, version: str, how: str
 ) -> None:
-    folder = release(f"verl=={version}")
+    folder = listed(f"verl=={version}")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
     words = {
         "python -m": ["-m", "verl.trainer.fsdp_sft_trainer"],

@@ -85,9 +85,9 @@ def test_top_p_sets_are_left_to_upstream(sound: dict[str, list[Any]]) -> None:
 
 
 def test_where_nothing_else_holds_the_logits_the_gradient_takes_their_place(
-    slime: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+    listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> None:
     """What else the patch needs in one process, its contract measures."""
     sizes = ("--turns", "0", "--tokens", "1024", "--vocabulary", "8192")
-    for case, rows in findings(slime("v0.3.1"), "loss_memory_check.py", *sizes)["cases"].items():
+    for case, rows in findings(listed("slime==v0.3.1"), "loss_memory_check.py", *sizes)["cases"].items():
         assert "no gradient" in case or rows["in place"]["peak"] <= 0.15, case

@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 
 @pytest.fixture
-def folder(version: str, release: Callable[[str], Path]) -> Path:
-    return release(f"megatron-core=={version}")
+def folder(version: str, listed: Callable[[str], Path]) -> Path:
+    return listed(f"megatron-core=={version}")
 
 
 # --- megatron.grad-norm: the marks are those of Transformer Engine 2.12 and 2.15, by a stand-in ---
@@ -42,10 +42,10 @@ def test_each_element_counts_once(folder: Path, case: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("version", ["0.16.1"])
 def test_one_selection_mends_both_defects_of_multi_token_prediction(
-    folder: Path, release: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    folder: Path, listed: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `overlay audit` and docs/patches.md print it, with Megatron's model and verl's postprocess."""
-    monkeypatch.setenv("VERL_FOLDER", str(release("verl==0.8.0")))
+    monkeypatch.setenv("VERL_FOLDER", str(listed("verl==0.8.0")))
     for selected in ("all,megatron.mtp-loss-scale", "megatron.mtp-loss-scale,megatron.mtp-without-tokens"):
         found = megatron_ranks(SEED, UPSTREAMS / "verl_mtp_cases.py", selected, release=folder, te=True)
         off = [name for name, rows in found.items() for row in rows if not max(row.values()) < 1e-4]
@@ -88,19 +88,3 @@ def test_what_upstream_and_the_patch_leave_of_global_aux_loss(folder: Path, mask
         for rank in ranks:
             assert rank["scale"] == pytest.approx(right, rel=1e-4), (SEED, name)
             assert rank["reported"] < 1e-4, (SEED, name)
-
-
-# --- no patch: what docs/known-issues.md says, of NVIDIA/Megatron-LM#7452 among others ---
-
-
-@pytest.mark.nightly("a newer release stands for it", version=("0.17.1",))
-@pytest.mark.parametrize("version", ["0.17.1", "0.19.2"])
-def test_layers_with_a_group_of_their_own_use_that_of_the_state(folder: Path) -> None:
-    found = megatron_ranks(SEED, UPSTREAMS / "own_groups_cases.py", "", release=folder, ranks=4)
-    # Cross attention sums its gradients over the wrong group.
-    for errors in found["cross attention"]:
-        assert min(errors.values()) > 1e-2, (SEED, errors)
-    # Multi-token prediction splits its activations over it.
-    groups = found["recomputation of multi-token prediction"]
-    assert [one["told"] for one in groups] == [[0, 1], [0, 1], [2, 3], [2, 3]]
-    assert [one["own"] for one in groups] == [[0, 2], [1, 3], [0, 2], [1, 3]]

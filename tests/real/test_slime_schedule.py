@@ -48,11 +48,9 @@ print(json.dumps({**report, "plain": look(), "by tokens": look(balance_by_flops=
 
 @pytest.mark.parametrize("name", ["slime==v0.3.1", "slime main", "miles main"])
 def test_flops_stay_balanced_under_the_budget_in_no_more_micro_batches(
-    name: str, tmp_path: Path, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+    name: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> None:
-    program = tmp_path / "large.py"
-    program.write_text(PROGRAM)
-    found = findings(listed(name), str(program), SEED, name[:5])
+    found = findings(listed(name), PROGRAM, SEED, name[:5])
     for mine, alone, by_tokens in zip(found["ours"], found["plain"], found["by tokens"], strict=True):
         assert mine["over"] == 0, SEED
         assert alone["over"] > 0, "upstream alone holds the budget: the patch has had its day"

@@ -21,10 +21,10 @@ PAGE = (Path(__file__).parents[2] / "docs/running.md").read_text()
 
 @pytest.mark.parametrize("version", ["0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1"])
 @pytest.mark.filterwarnings("ignore::UserWarning:hydra")
-def test_the_variable_reaches_the_runtime_environment(version: str, release: Callable[[str], Path]) -> None:
+def test_the_variable_reaches_the_runtime_environment(version: str, listed: Callable[[str], Path]) -> None:
     (line,) = re.findall(r"^python -m verl.trainer.main_ppo .*$", PAGE, re.MULTILINE)
     option = shlex.split(line)[-1]
-    folder = release(f"verl=={version}") / "verl/trainer"
+    folder = listed(f"verl=={version}") / "verl/trainer"
     with hydra.initialize_config_dir(str(folder / "config"), version_base=None):
         config = hydra.compose("ppo_trainer", overrides=[option])
     assert config.ray_kwargs.ray_init.runtime_env.env_vars.OVERLAY == "1"

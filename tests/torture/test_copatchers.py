@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -148,66 +144,3 @@ def test_another_overlay_that_comes_after_us_stands_back(upstream: Upstream) -> 
     assert engine.status().patches[0].state == "applied"
     engine.disable()
     assert core.scale(1) == 2
-
-
-#: What takes long is imported once, and each case is a fork of it.
-VERL = """
-import json, os, sys, traceback
-import overlay
-from megatron.core.tensor_parallel.random import CheckpointFunction
-import verl.models.mcore.patch as theirs
-
-def before():
-    theirs.apply_patch_megatron_recomputation_backward()
-    stands = CheckpointFunction.backward
-    overlay.enable("megatron.recompute,-megatron.agreement,-*.known-defects")
-    status = overlay.status().patches[0]
-    assert CheckpointFunction.backward is stands, "theirs was taken away"
-    return status
-
-def after():
-    overlay.enable("megatron.recompute,-megatron.agreement,-*.known-defects")
-    stands = CheckpointFunction.backward
-    theirs.apply_patch_megatron_recomputation_backward()
-    theirs.apply_patch()
-    assert CheckpointFunction.backward is stands, "ours was taken away"
-    return overlay.status().patches[0]
-
-for case in (before, after):
-    if os.fork() == 0:
-        try:
-            status = case()
-            said = f"{status.state} {status.verdict.verdict} {status.reason}"
-        except BaseException:
-            said = traceback.format_exc()
-        print(json.dumps([case.__name__, said]), flush=True)
-        os._exit(0)
-    os.wait()
-"""
-
-
-@functools.cache
-def beside_verl() -> dict[str, str]:
-    """Return what became of our patch where verl puts in its own, before ours and after it."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    clean["TORCHDYNAMO_DISABLE"] = "1"
-    command = [sys.executable, "-W", "ignore", "-c", VERL]
-    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    ("when", "said"),
-    [
-        ("before", ("skipped conflict", "verl.models.mcore.patch:")),
-        ("after", ("applied apply", "")),
-    ],
-)
-def test_verls_own_recomputation_patch(when: str, said: tuple[str, str]) -> None:
-    pytest.importorskip("verl")
-    pytest.importorskip("megatron.core")
-    line = beside_verl()[when]
-    assert line.startswith(said[0]), line
-    assert said[1] in line

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,33 +45,6 @@ def test_no_space_left_at_each_call(
             patch.setattr(os, call, full)
         assert main([*LOCK, str(locked)]) == 2
     assert "the lock cannot be written: [Errno 28] No space left on device" in capsys.readouterr().err
-    judge(locked, before)
-
-
-def limited(limit: int, path: Path) -> subprocess.CompletedProcess[str]:
-    """Write a lock in a process whose files may not grow beyond a limit."""
-
-    def lower() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails with an error, as on a full disk
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    command = [sys.executable, "-B", "-m", "overlay", *LOCK, str(path)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        preexec_fn=lower,
-    )
-
-
-def test_a_file_that_may_not_grow(locked: Path) -> None:
-    before = locked.read_bytes()
-    done = limited(len(before) // 2, locked)
-    assert done.returncode == 2, done.stderr
-    assert "overlay: the lock cannot be written: [Errno 27]" in done.stderr
-    assert "Traceback" not in done.stderr
     judge(locked, before)
 
 

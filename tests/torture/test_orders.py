@@ -5,13 +5,19 @@ Some of them, drawn anew in each run; `scripts/torture orders` tries all up to a
 
 from __future__ import annotations
 
+import gc
+import importlib
 import itertools
 import random
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
 from checks import SEED
+from forked import in_a_child
 from order_world import what_came
+
+from overlay.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from order_world import Subject
@@ -35,6 +41,19 @@ def test_every_short_order_and_some_long_ones(subject: Subject) -> None:
 def test_what_an_earlier_import_has_given_away_is_reported(subject: Subject, order: str) -> None:
     kind, said = what_came(order, subject)
     assert kind == "reported", said
+
+
+def test_nobody_holds_what_was_enabled_once_it_is_disabled(subject: Subject) -> None:
+    def often() -> dict[str, bool]:
+        engine = Engine(lambda: subject.patches, table=subject.table)
+        importlib.import_module(subject.module)
+        engine.enable()
+        session = weakref.ref(engine._session)
+        engine.disable()
+        gc.collect()
+        return {"freed": session() is None}
+
+    assert in_a_child(often) == {"freed": True}
 
 
 def test_what_is_wrong_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,5 +127,5 @@ def test_a_rank_with_nothing_to_do_agrees_with_those_that_have(tmp_path: Path) -
     found = faulty(tmp_path, "a rank with nothing to do", world=2)
     # Nor does the first rank wait for it, where it compares a group of which it is not.
     assert [rank["said"] for rank in found] == ["", ""]
-    # A patch of a module that was not imported yet is armed, and not in force.
-    assert [rank["states"]["verl.fast-partitioner"] for rank in found] == ["applied", "armed"]
+    # A patch of a module that was not imported yet waits, and not in force.
+    assert [rank["states"]["verl.fast-partitioner"] for rank in found] == ["applied", "waiting"]

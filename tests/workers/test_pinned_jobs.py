@@ -115,27 +115,6 @@ def test_a_lock_that_is_none_stops_the_process(job: Job, text: str | None) -> No
     assert job.venv.run("-m", "overlay", "lock", "--check", "--file", str(job.file)).returncode == 2
 
 
-def test_one_patch_can_be_locked_anew(job: Job) -> None:
-    everything = {"OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": "all"}
-    words = ["lock", "--file", str(job.file)]
-    job.venv.read(*words, "--update", **everything)
-    before = job.file.read_text()
-    (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
-    assert len(job.venv.read_failing(*words, "--check", **everything)["differences"]) == 1
-    job.venv.read(*words, "--update", "acme/fakeup.scale", **everything)
-    after = job.file.read_text()
-    changed = [line for line in after.splitlines() if line not in before.splitlines()]
-    assert [line for line in changed if not line.startswith("digest")] == ['version = "1.3.0"']
-    assert job.venv.read(*words, "--check", **everything)["differences"] == []
-    # What was not named stays as it was locked, and is said.
-    (job.venv.site / "fakeup/version.txt").write_text("1.4.0\n")
-    found = job.venv.read_failing(*words, "--update", "megatron.agreement", **everything)
-    assert found["differences"] == ["acme/fakeup.scale: fakeup version: locked 1.3.0, here 1.4.0"]
-    done = job.venv.run("-m", "overlay", *words, "--update", "acme/fakeup.scal", **everything)
-    assert done.returncode == 2
-    assert "the nearest: acme/fakeup.scale" in done.stderr
-
-
 def test_a_lock_can_be_written_where_one_is_violated(job: Job) -> None:
     with (job.venv.site / PACK).open("a") as file:
         file.write("\n# changed\n")

@@ -31,7 +31,7 @@ COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.known-defect
 ARMED = {
     "value": int(PATCHED),
     "selection": [PATCH, *COMPANIONS],
-    "patches": {PATCH: "applied", **dict.fromkeys(COMPANIONS, "armed")},
+    "patches": {PATCH: "applied", **dict.fromkeys(COMPANIONS, "waiting")},
 }
 #: overlay is there and has an empty ledger, or none was asked for.
 UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
@@ -410,7 +410,6 @@ def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.Ca
         ("OVERLAY_PIN", "sha256:1"),
         ("OVERLAY_LOG", "loud"),
         ("OVERLAY_DCP", "some"),
-        ("OVERLAY_LOSS_KERNEL", "none"),
     ],
 )
 def test_a_setting_that_no_worker_understands_is_heard_of(

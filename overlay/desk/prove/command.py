@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import signal
 from collections import Counter
 
-from overlay.desk.output import EXIT_LOUD, EXIT_OK, show
-from overlay.desk.prove import prove
+from overlay.desk.output import EXIT_LOUD, EXIT_OK, say, show
+from overlay.desk.prove.contract import NOT_RUN
+from overlay.desk.prove.prove import FAILS, UNSHOWN, Prover
 from overlay.desk.prove.rows import File
 from overlay.model.text import table, wrap
 from overlay.source.decide import version_of
@@ -18,16 +18,14 @@ from overlay.verdict import APPLY
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
+    from overlay.desk.prove.prove import Proof
     from overlay.patch import Patch
     from overlay.runtime.engine import Engine
     from overlay.verdict import Verdict
 
 #: Seconds for one run of a contract, on a machine that is busy.
 PATIENCE = 240
-#: What an outcome is called in the table, as in that of `scripts/demo`.
-_WORDS = {"holds": "right"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,65 +48,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(engine: Engine, arguments: argparse.Namespace) -> int:
     """Prove, and print what came of it."""
-    # What ends this process shall also end what it has started.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = secrets.randbelow(2**31) if arguments.seed is None else arguments.seed
     # What a lock records beside the patched projects. None of it is imported.
-    beside = {project.name: version_of(project, InstalledTree()) for project in environment().RECORDED}
-    options = prove.Options(seed=seed, seconds=arguments.timeout, beside=beside)
-    return (_write if arguments.write else _prove)(engine, arguments, options)
-
-
-def _prove(engine: Engine, arguments: argparse.Namespace, options: prove.Options) -> int:
-    asked = _asked_for(engine, arguments.patches, (APPLY, "conflict"))
-    # Two patches that claim one site are each proven by itself.
-    wanted = [
-        (one, said.replace(verdict=APPLY) if said.verdict == "conflict" else said) for one, said in asked
-    ]
-    found = prove.prove(wanted, options, arguments.progress)
-    _show(arguments, options, found)
-    return EXIT_LOUD if prove.fails(found, arguments.patches) else EXIT_OK
-
-
-def _write(engine: Engine, arguments: argparse.Namespace, options: prove.Options) -> int:
-    file = File.read(arguments.write)
-    wanted = _asked_for(engine, arguments.patches, ("unknown-source",))
-    found = []
-    for one in prove.tries(wanted, InstalledTree(), engine.tested(), options, judged=arguments.judged):
+    tree = InstalledTree()
+    beside = {project.name: version_of(project, tree) for project in environment().RECORDED}
+    surroundings = ", ".join(f"{name} {version or 'absent'}" for name, version in beside.items())
+    prover, path = Prover(seed, arguments.timeout), arguments.write or ""
+    file = File.read(path) if path else File()
+    wanted = _asked_for(engine, arguments.patches, ("unknown-source",) if path else (APPLY, "conflict"))
+    if path:
+        proofs = prover.tries(wanted, tree, engine.tested(), surroundings, judged=arguments.judged)
+    else:
+        # Two patches that claim one site are each proven by itself.
+        proofs = prover.prove(
+            (one, said.replace(verdict=APPLY) if said.verdict == "conflict" else said) for one, said in wanted
+        )
+    found: list[Proof] = []
+    for one in proofs:
         found.append(one)
+        say(f"[{len(found)}/{len(wanted)}] {one.patch}: {one.verdict}")
         if one.rows:  # now: the next contract may take long, and be interrupted
             file = file.plus(one.rows)
-            file.write(arguments.write)
-    _show(arguments, options, found)
-    left = [one for one in found if not one.rows]
-    return EXIT_LOUD if any(arguments.patches or one.alone for one in left) else EXIT_OK
+            file.write(path)
 
-
-def _show(arguments: argparse.Namespace, options: prove.Options, found: Sequence[prove.Proof]) -> None:
-    """Print what was proven, the counts, what was written, and how to have the same once more."""
-    data = {
-        "seed": options.seed,
-        "environment": options.beside,
-        "file": arguments.write or "",
-        "rows": [one.to_dict() for one in found],
-    }
+    rows = [one.to_dict() for one in found]
     cells = [
-        (f"{one.patch}@{one.revision}", one.where, _word(one.alone), _word(one.patched), one.verdict, one.why)
+        (f"{one.patch}@{one.revision}", one.where, one.alone or "-", one.patched or "-", one.verdict, one.why)
         for one in found
     ]
     counts = Counter(one.verdict for one in found)
     told = [f"{count} {word}" for word, count in sorted(counts.items())] or ["no patch to be tried here"]
-    foot = f"{', '.join(told)}; {options.surroundings()}, seed {options.seed}"
-    if arguments.write:
+    foot = f"{', '.join(told)}; {surroundings}, seed {seed}"
+    if path:
         count = sum(bool(one.rows) for one in found)
-        foot += f"; {count} of {len(found)} written to {arguments.write}"
-        foot += f": OVERLAY_TRUST={arguments.write} goes by it" if count else ""
+        foot += f"; {count} of {len(found)} written to {path}"
+        foot += f": OVERLAY_TRUST={path} goes by it" if count else ""
     head = ("patch", "on", "alone", "patched", "verdict", "why")
+    data = {"seed": seed, "environment": beside, "file": path, "rows": rows}
     show(arguments, data, lambda: "\n".join([table(head, cells), "", wrap(foot)]))
-
-
-def _word(outcome: prove.Outcome | None) -> str:
-    return "-" if outcome is None else _WORDS.get(outcome.outcome, outcome.outcome)
+    if path:
+        return EXIT_LOUD if any(arguments.patches or one.alone for one in found if not one.rows) else EXIT_OK
+    unrun = [one for one in found if one.verdict == NOT_RUN]
+    wrong = len(unrun) == len(found) or any(one.verdict in (UNSHOWN, FAILS) for one in found)
+    return EXIT_LOUD if wrong or any(one.patch in arguments.patches for one in unrun) else EXIT_OK
 
 
 def _asked_for(engine: Engine, named: list[str], verdicts: tuple[str, ...]) -> list[tuple[Patch, Verdict]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from datetime import datetime, timezone
 from itertools import pairwise, product
 
 from packaging.version import InvalidVersion, Version
@@ -224,14 +223,8 @@ class File(Record):
         """Return the file with more rows: they replace what it said of the same sources."""
         new = [*rows]
         gone = {(row.patch, row.target, digest) for row in new for digest in row.on}
-        kept = []
-        for row in self.rows:
-            on = {key: names for key, names in row.on.items() if (row.patch, row.target, key) not in gone}
-            if on:
-                kept.append(row.replace(on=on))
-        today = datetime.now(tz=timezone.utc).date().isoformat()
-        named = {name: {"date": today} for row in new for name in row.sources()}
-        return self.replace(sources={**named, **self.sources}, rows=(*kept, *new))
+        kept = [row for row in self.rows if not {(row.patch, row.target, key) for key in row.on} & gone]
+        return self.replace(rows=(*kept, *new))
 
     def write(self, path: str) -> None:
         """Write the whole of it, or leave what was there. Raises `TrustError`."""

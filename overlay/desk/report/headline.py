@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from overlay.desk.report.job import listed
 from overlay.model.record import TYPE_CHECKING, Record
-from overlay.verdict import LOUD, VERDICTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,32 +14,22 @@ if TYPE_CHECKING:
 
 #: What an installation says of a patch that applies and that `all` leaves out.
 OPT_IN = "opt-in"
-#: The outcomes of a patch, the worst first, as they stand after a number; and the tone of each.
+#: What a patch can have come to, the worst first, and the tone of each: its state, the verdict of an
+#: installation, or that another version of overlay knows it.
 OUTCOMES: dict[str, str] = {
-    "asked for, and not there": "bad",
+    "failed": "bad",
+    "conflict": "bad",
+    "unknown-source": "bad",
     "incomplete": "care",
-    "taken out": "care",
-    "in place": "good",
-    "to be applied": "good",
-    "not reached": "plain",
+    "reverted": "care",
+    "applied": "good",
+    "apply": "good",
+    "waiting": "plain",
     OPT_IN: "plain",
-    "nothing to mend": "plain",
-    "not installed": "plain",
-    "not selected": "plain",
+    "not-needed": "plain",
+    "not-installed": "plain",
+    "not-selected": "plain",
     "not known": "plain",
-}
-#: The outcome of each verdict and each state of a patch.
-_OF_WORD = {
-    **dict.fromkeys((*VERDICTS, "skipped"), "nothing to mend"),
-    **dict.fromkeys((*LOUD, "failed"), "asked for, and not there"),
-    "incomplete": "incomplete",
-    "reverted": "taken out",
-    "applied": "in place",
-    "apply": "to be applied",
-    OPT_IN: OPT_IN,
-    "armed": "not reached",
-    "not-installed": "not installed",
-    "not-selected": "not selected",
 }
 
 
@@ -105,11 +94,11 @@ def _versions(targets: Iterable[TargetVerdict]) -> tuple[str, ...]:
 
 def outcome(words: Iterable[str]) -> str:
     """Return what a patch came to, from the words of all views on it."""
-    found = {_OF_WORD.get(word, "not known") for word in words}
-    if found & {"not reached", "not selected"}:
+    found = {word if word in OUTCOMES else "not known" for word in words}
+    if found & {"waiting", "not-selected"}:
         # What an installation could take is not what processes took; whatever else they say says more.
-        found -= {"to be applied", OPT_IN}
-    for said_by_some in ("not selected", "not reached"):
+        found -= {"apply", OPT_IN}
+    for said_by_some in ("not-selected", "waiting"):
         if len(found) > 1:
             found.discard(said_by_some)
     return next(name for name in OUTCOMES if name in found or name == "not known")
@@ -144,7 +133,7 @@ def headline(outcomes: Mapping[str, str], job: Job | None, audits: Iterable[Audi
     # Each sentence with its tone. Of one tone, they stay in this order.
     said = [] if job is None else [("bad" if job.differences else fine, _agreement(job))]
     said += [] if job is None else [("care", gap) for gap in job.gaps()]
-    for tone, what in (("bad", "asked for, and not there"), ("care", "not completely in place")):
+    for tone, what in (("bad", "asked for, and not applied"), ("care", "not completely applied")):
         if names := by_tone[tone]:
             said.append((tone, f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}."))
     if job is not None and (met := {one.defect: one.harm for one in job.open()}):
@@ -181,15 +170,15 @@ def _agreement(job: Job) -> str:
 
 
 def _no_complaint(number: Mapping[str, int], job: Job | None) -> str:
-    there, wanted = number["in place"], number["to be applied"]
+    there, wanted = number["applied"], number["apply"]
     if there:
-        where = "in place on some" if job is not None and job.differences else "in place"
+        where = "applied on some" if job is not None and job.differences else "applied"
         return f"{_patches(there)} {'is' if there == 1 else 'are'} {where}, and none was refused."
     if wanted:
         return f"{_patches(wanted)} would be applied here, and none is refused."
-    if number["not reached"]:
-        return "No patch has been reached: none of the modules that they are for was imported."
-    return "No patch is in place." if job is not None else "There is nothing here that a patch would mend."
+    if number["waiting"]:
+        return "Every patch still waits: none of the modules that they are for was imported."
+    return "No patch is applied." if job is not None else "No patch would be applied here."
 
 
 def _patches(count: int) -> str:

@@ -322,8 +322,8 @@ def _statement(status: Status, common: set[str]) -> agreement.Statement:
     }
     outcome, notes = {}, {}
     for patch in status.patches:
-        begun = patch.state == "armed" and any(site.state == "applied" for site in patch.sites)
-        if begun or patch.state != "armed":
+        begun = patch.state == "waiting" and any(site.state == "applied" for site in patch.sites)
+        if begun or patch.state != "waiting":
             outcome[patch.patch] = "applied" if begun else patch.state
             outcome[f"{patch.patch} revision"] = str(patch.revision)
             notes[patch.patch] = patch.reason

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 #: What the outcomes mean whose patches nobody has to look at: the page only lists their ids.
 LISTED = {
-    "not reached": "no process has imported a module that they are for",
+    "waiting": "no process has imported a module that they are for",
     "opt-in": "they apply here if somebody names them, as in OVERLAY_PATCHES=all,ID",
-    "nothing to mend": "what is installed does not have the defect",
-    "not installed": "their project is not there",
-    "not selected": "the selection leaves them out",
+    "not-needed": "what is installed does not have the defect, or another patch mends it",
+    "not-installed": "their project is not there",
+    "not-selected": "the selection leaves them out",
     "not known": "another version of overlay knows them",
 }
 #: The sign before a word, so that no meaning hangs on a colour.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, show
 from overlay.desk.suite import recipe, report, runner
@@ -51,10 +50,6 @@ def _list(_: Engine, arguments: argparse.Namespace) -> int:
 
 def _run(engine: Engine, arguments: argparse.Namespace) -> int:
     """Run recipes one after the other. Unless named, one that cannot be fetched is skipped."""
-    arguments.progress.close()  # each file that ends is said
-    # What ends this process shall also end what it has started. Background jobs of a shell ignore SIGINT.
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, signal.default_int_handler)
     if arguments.jobs < 1:
         raise SuiteError(f"--jobs must be at least 1, got {arguments.jobs}")
     engine.chosen()  # an unknown patch is an error now, not after the plain run

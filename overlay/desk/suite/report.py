@@ -105,7 +105,7 @@ def coverage(place: str) -> list[dict[str, Any]]:
         # On a device or in compiled code it is not told how much was changed.
         told = bool(counts) and all("changed" in one for one in counts)
         applied = [one for one in states if one["state"] in ("applied", "incomplete")]
-        wrong = [one for one in states if one["state"] not in ("applied", "armed")]
+        wrong = [one for one in states if one["state"] not in ("applied", "waiting")]
         found.append(
             {
                 "patch": patch,

@@ -10,18 +10,16 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 from overlay._version import __version__
+from overlay.desk.output import say
+from overlay.desk.processes import Commands
 from overlay.desk.suite import recipe as recipes
 from overlay.desk.suite import report
 from overlay.desk.suite.plugin import PLUGIN, VARIABLE
-from overlay.desk.suite.processes import end_all
 from overlay.errors import SuiteError
 from overlay.model.record import TYPE_CHECKING
 
@@ -41,7 +39,7 @@ class Run:
     def __init__(self, recipe: Recipe, folder: str, options: argparse.Namespace) -> None:
         """Make a run with the options of `overlay suite run`."""
         self._recipe, self._folder, self._options = recipe, folder, options
-        self._stopped = threading.Event()
+        self._commands = Commands(options.jobs)
 
     def execute(self) -> dict[str, Any]:
         """Run everything, and return what `overlay suite run --json` says of it.
@@ -113,14 +111,9 @@ class Run:
         }
 
     def _run(self, mode: str, attempt: int, files: Sequence[str]) -> None:
-        with ThreadPoolExecutor(self._options.jobs) as pool:
-            try:
-                done = pool.map(lambda file: self._run_file(mode, attempt, file), files)
-                for number, said in enumerate(done, 1):
-                    sys.stderr.write(f"overlay suite: [{number}/{len(files)}] {mode} {said}\n")
-            except BaseException:
-                self._stopped.set()
-                raise
+        done = self._commands.each(lambda file: self._run_file(mode, attempt, file), files)
+        for number, said in enumerate(done, 1):
+            say(f"[{number}/{len(files)}] {mode} {said}")
 
     def _run_file(self, mode: str, attempt: int, file: str) -> str:
         """Run a test file until it ends or its time is over, and return what became of it as text."""
@@ -131,9 +124,10 @@ class Run:
         words = [given.get(word, word) for word in recipe.command]
         words += [file, f"--rootdir={tree}", "-p", "no:cacheprovider", "-p", PLUGIN, *recipe.arguments]
         # By its variables the plugin knows a pytest that a test has started.
-        foreign = ("PYTEST_", "OVERLAY") if mode == "plain" else ("PYTEST_",)
+        foreign = ("PYTEST_", VARIABLE, *(["OVERLAY"] if mode == "plain" else []))
         kept = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
         environ = {
+            VARIABLE: f"{mode}:{place}",  # first: it marks the run
             **kept,
             **recipe.variables,
             "PYTHONPATH": os.pathsep.join(filter(None, (tree, kept.get("PYTHONPATH")))),
@@ -142,21 +136,10 @@ class Run:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_PLUGINS": PLUGIN,
             **({"OVERLAY": "1"} if mode == "overlay" else {}),
-            VARIABLE: f"{mode}:{place}",
         }
         log, began = os.path.join(place, "output.txt"), time.monotonic()
         with open(log, "wb") as output:
-            process = subprocess.Popen(
-                words, cwd=tree, env=environ, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-        while process.poll() is None and time.monotonic() < began + recipe.time_limit:
-            if self._stopped.wait(0.05):
-                break
-        status = process.poll()
-        end_all(process, f"{VARIABLE}={mode}:{place}")
-        if self._stopped.is_set():
-            return f"{file}: stopped"
+            status = self._commands.run(words, environ, output, recipe.time_limit, tree)
 
         if any(one["enabled"] != (mode == "overlay") for one in report.ledgers(place)):
             what = "on in the plain run" if mode == "plain" else "off under overlay"

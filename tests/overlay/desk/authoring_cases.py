@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from overlay.desk.new import Wish, Written, write
+from overlay.desk.new import Written, write
 from overlay.source.source import InstalledTree
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,13 +90,10 @@ class Workplace:
         (inside / "compat").symlink_to(ROOT / "compat")
         (inside / "patches").symlink_to(patches)
 
-    def new(self, ident: str = "verl.exact-mean", *sites: str, pack: str = "", upstream: str = "") -> Written:
+    def new(self, name: str = "verl.exact-mean", *sites: str, **options: str) -> Written:
         """Write a patch."""
-        return self.write(Wish(id=ident, sites=sites or (SITE,), pack=pack, upstream=upstream))
-
-    def write(self, wish: Wish) -> Written:
-        """Write what somebody wishes for."""
-        return write(wish, str(self.checkout), InstalledTree(str(self.upstream)))
+        tree = InstalledTree(str(self.upstream))
+        return write(name, sites or (SITE,), str(self.checkout), tree, **options)
 
     def files(self, written: Written) -> list[Path]:
         """Return the files that were written."""

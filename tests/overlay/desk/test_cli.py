@@ -29,12 +29,6 @@ IDS = sorted(
 )
 
 
-def test_list() -> None:
-    assert [patch["id"] for patch in read("list")] == IDS
-    text = overlay("list").stdout
-    assert all(name in text for name in IDS)
-
-
 def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "ray").mkdir()
@@ -50,21 +44,12 @@ def test_list_knows_what_is_installed(tmp_path: Path) -> None:
     (unknown_verl(tmp_path) / "verl/__init__.py").touch()
     environ = {"PYTHONPATH": str(tmp_path), "OVERLAY_PATCHES": "verl.*,miles.*"}
     here = {patch["id"]: patch["here"] for patch in read("list", code=0, **environ)}
+    assert sorted(here) == IDS
     assert here["verl.strict-token-budget"] == "unknown-source"
     assert here["miles.loss-memory"] == "not-installed"  # an upstream of which no environment has a release
     text = overlay("list", **environ).stdout
+    assert all(name in text for name in IDS)
     assert re.search(r"^miles.loss-memory@1 +not-installed", text, re.MULTILINE)
-
-
-def test_explain_says_whether_numbers_change_and_how_to_have_it_alone(tmp_path: Path) -> None:
-    said = "Changes the numbers of a running job:"
-    for name in ("slime.loss-memory", "verl.dynamic-cp-loss", "verl.distillation-loss-scale"):
-        patch = load_patches()[name]
-        text = " ".join(overlay("explain", name, "--site", str(tmp_path)).stdout.split())
-        assert (f"{said} YES" if "numbers" in patch.changes else f"{said} no") in text
-        alone = text.partition("Alone: overlay run --patches ")[2].split()[0]
-        data = read("plan", "--site", str(tmp_path), "--patches", alone, code=2)
-        assert set(data["selection"]) - set(data["companions"]) == {name, *patch.requires}
 
 
 def test_a_selection_may_begin_with_a_drop(tmp_path: Path) -> None:
@@ -76,7 +61,7 @@ def test_a_selection_may_begin_with_a_drop(tmp_path: Path) -> None:
 
 
 def test_each_patch_is_explained_in_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in IDS:
+    for name, patch in load_patches().items():
         assert cli.main(["explain", name, "--site", str(tmp_path), "--json"]) == 0
         data = json.loads(capsys.readouterr().out)
         assert (data["patch"]["id"], data["verdict"]["verdict"]) == (name, "not-installed")
@@ -85,6 +70,10 @@ def test_each_patch_is_explained_in_80_columns(tmp_path: Path, capsys: pytest.Ca
         assert text.startswith(f"{name}@")
         # What cannot be cut, the path of a file or the name of a site, may be longer.
         assert [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()] == []
+        words = " ".join(text.split())
+        said = f"Changes the numbers of a running job: {'YES' if 'numbers' in patch.changes else 'no'}"
+        assert (said in words) is bool(patch.changes)
+        assert f"Alone: overlay run --patches {','.join([name, *patch.requires])} COMMAND" in words
 
 
 @pytest.mark.parametrize("command", ["list", "plan", "doctor", "audit", "packs", "lock"])
@@ -112,15 +101,16 @@ def site(tmp_path: Path) -> str:
     return str(unknown_verl(tmp_path / "site"))
 
 
-def test_audit_takes_a_path(site: str) -> None:
+def test_audit_takes_a_path_and_plan_counts_the_defects(site: str) -> None:
     data = read("audit", site, code=1)
     assert data == read("audit", "--site", site, code=1)
     states = {one["defect"]: one["state"] for one in data["defects"]}
     assert states["verl.budget-exceeded"] == "unknown-source"
     verdicts = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
     assert verdicts["verl.strict-token-budget"] == "unknown-source"
-    done = overlay("audit", "--site", site, "--sites")
-    assert (done.returncode, "does not exist" in done.stdout) == (1, True)
+    assert "`overlay audit` names them" in " ".join(overlay("plan", "--site", site).stdout.split())
+    planned = read("plan", "--site", site, code=1)
+    assert planned["defects"] == read("audit", "--patches", "all", site, code=1)["defects"]
 
 
 def test_exit_codes_of_audit_follow_harm_and_settings(site: str, tmp_path: Path) -> None:
@@ -151,17 +141,11 @@ def test_audit_explains_one_defect(site: str) -> None:
     assert (done.returncode, "the nearest: verl.per-token-loss-untold" in done.stderr) == (2, True)
 
 
-def test_plan_counts_known_defects(site: str) -> None:
-    assert "`overlay audit` names them" in " ".join(overlay("plan", "--site", site).stdout.split())
-    data = read("plan", "--site", site, code=1)
-    assert data["defects"] == read("audit", "--patches", "all", site, code=1)["defects"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "environ", "words"),
     [
         (["plan", "--site", "/nowhere/at/all"], {}, "does not exist"),
-        (["audit", "--site", __file__], {}, "is neither a folder nor an archive to import from"),
+        (["audit", "--site", __file__], {}, "is neither a folder nor an archive to import from: name a"),
         (["audit", "--site", ""], {}, "does not exist"),
         (["plan", "--patches", ""], {}, "patches is empty"),
         (["audit", "--patches", ""], {}, "patches is empty"),
@@ -175,11 +159,14 @@ def test_plan_counts_known_defects(site: str) -> None:
         (["run", "x"], {"OVERLAY_PIN": "sha256:1"}, "64 hexadecimal digits"),
         (["run", "--pin", "/nowhere/x.lock", "x"], {}, "the lock /nowhere/x.lock cannot be read"),
         (["lock", "--check", "--file", "/nowhere"], {}, "the lock /nowhere cannot be read"),
-        (["lock", "--check", "--update", "x"], {}, "not allowed with"),
+        (["lock", "--check", "--update"], {}, "not allowed with"),
         (["run"], {}, "there is no COMMAND"),
         (["run", "--patches"], {}, "expected one argument"),
         (["frobnicate"], {}, "there is no command 'frobnicate'; there are: --help"),
         (["docter"], {}, "there is no command 'docter'; did you mean doctor?"),
+        (["--patch", "all"], {}, "does not take '--patch'; did you mean --patches after run or plan"),
+        (["--jsn"], {}, "did you mean --json?"),
+        (["--zz"], {}, "`overlay --help` lists the commands"),
         (["plan", "--pathes", "x"], {}, "`overlay plan` does not take '--pathes'; did you mean --patches?"),
     ],
 )
@@ -190,6 +177,7 @@ def test_what_cannot_be_understood_is_exit_code_2(
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+    assert "usage" in done.stderr or done.stderr.count("\n") == 1
 
 
 def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None:
@@ -202,14 +190,6 @@ def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None
     )
     # With no patch selected there is none to be missed.
     assert overlay("plan", "--patches", "none", "--site", str(tmp_path)).stderr == ""
-
-
-def test_a_folder_that_is_none_is_one_line(tmp_path: Path) -> None:
-    for words in (["--site", str(tmp_path / "x")], ["--site", str(tmp_path), "--root", __file__]):
-        done = overlay("audit", *words)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.count("\n") == 1
-        assert done.stderr.endswith(": name a site-packages, a checkout, an unpacked wheel, or a wheel\n")
 
 
 def test_the_projects_of_an_image_lie_in_several_folders(tmp_path: Path) -> None:
@@ -232,7 +212,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
 def test_output_that_cannot_be_encoded_is_escaped(tmp_path: Path) -> None:
     for name in (os.fsdecode(b"b\xff d"), "na\u00efve"):
         (tmp_path / name).mkdir()
-        for arguments in (["audit", "--sites"], ["audit", "--json"], ["plan"]):
+        for arguments in (["audit", "--json"], ["plan"]):
             done = overlay(*arguments, "--site", str(tmp_path / name), PYTHONIOENCODING="ascii")
             assert done.returncode == 2, done.stderr
             assert done.stdout.isascii()

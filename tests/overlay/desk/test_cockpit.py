@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def look(
-    upstream: Upstream, engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., Cockpit]:
     """Look at the fake upstream, while the checks find what a test says: they are tried elsewhere."""
-    monkeypatch.chdir("/")
+    monkeypatch.chdir(tmp_path)
 
     def find(*patches: Patch, **wrong: str) -> Cockpit:
         checks = tuple(
@@ -81,58 +81,53 @@ def test_it_says_what_is_there_what_applies_and_what_is_left(
 
 
 NOT_SET = {"OVERLAY": "is not set"}
+RUN = "torchrun --nproc-per-node 8 train.py"
 
 
 @pytest.mark.parametrize(
-    ("wrong", "refused", "there", "command"),
+    ("wrong", "how", "command"),
     [
-        ({}, False, True, "overlay lock"),
-        (NOT_SET, False, True, "overlay run torchrun --nproc-per-node 8 train.py"),
-        ({**NOT_SET, "copies": "2"}, False, True, "overlay doctor"),
-        (NOT_SET, True, True, "overlay explain fakeup.scale"),
-        (NOT_SET, False, False, "install fakeup into this Python, or overlay into theirs"),
+        ({}, "", "overlay lock"),
+        (NOT_SET, "", f"overlay run {RUN}"),
+        (NOT_SET, "locked", f"overlay run --pin overlay.lock {RUN}"),
+        ({**NOT_SET, "copies": "2"}, "", "overlay doctor"),
+        (NOT_SET, "refused", "overlay explain fakeup.scale"),
+        (NOT_SET, "absent", "install fakeup into this Python, or overlay into theirs"),
     ],
 )
 def test_the_next_command_is_of_use(
     upstream: Upstream,
     look: Callable[..., Cockpit],
     wrong: dict[str, str],
-    refused: bool,
-    there: bool,
+    how: str,
     command: str,
+    tmp_path: Path,
 ) -> None:
     patch = upstream.patch()
-    if refused:
+    if how == "refused":
         upstream.write(core="def scale(value): ...\n")
-    if not there:
+    elif how == "absent":
         (upstream.root / "fakeup/core.py").unlink()
+    elif how == "locked":
+        (tmp_path / "overlay.lock").touch()
     found = look(patch, **wrong)
     assert found.next == command
-    assert [one.patch for one in found.refused] == (["fakeup.scale"] if refused else [])
+    assert [one.patch for one in found.refused] == (["fakeup.scale"] if how == "refused" else [])
     text = screen(found)
     assert command in text
-    assert ("CANNOT BE APPLIED" in text) == refused
-    if refused:
+    assert ("CANNOT BE APPLIED" in text) == (how == "refused")
+    if how == "refused":
         # Before anything else is said of patches, with the reason.
         head = text.index("1 selected patch CANNOT BE APPLIED")
         assert head < text.index("no selected patch applies")
         assert "fakeup.scale: unknown-source" in text
-    if "copies" in wrong:
-        assert "active: no, copies 2" in text
+    assert ("active: no, copies 2" in text) == ("copies" in wrong)
 
 
 def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None:
     projects = {target.project.name for patch in load_patches().values() for target in patch.targets}
     assert environment().STARTED.keys() == projects
     assert [*environment().STARTED][-1] == "megatron-core"
-
-
-def test_a_lock_that_is_there_is_in_the_command(
-    look: Callable[..., Cockpit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "overlay.lock").touch()
-    assert look(**NOT_SET).next.startswith("overlay run --pin overlay.lock ")
 
 
 def test_of_many_refused_patches_each_is_named() -> None:

@@ -15,7 +15,7 @@ import output_schema
 import pytest
 from authoring_cases import ANSWERS, ROOT, SITE, Workplace, put
 
-from overlay.desk.new import Wish, Written, write
+from overlay.desk.new import Written, write
 from overlay.errors import SelectionError
 from overlay.model import toml
 from overlay.source.source import InstalledTree
@@ -139,8 +139,8 @@ def test_a_pack_gets_it_where_its_patches_are(tmp_path: Path) -> None:
 def test_a_pack_is_begun_for_a_project_of_anybodys(tmp_path: Path) -> None:
     put(tmp_path, {"lib/__init__.py": "", "lib/core.py": "def f(x):\n    return x\n"})
     (tmp_path / "new").mkdir()
-    wish = Wish(id="lib.f-right", pack="my-own", sites=("lib.core:f",))
-    written = write(wish, str(tmp_path / "new"), InstalledTree(str(tmp_path)))
+    tree = InstalledTree(str(tmp_path))
+    written = write("lib.f-right", ["lib.core:f"], str(tmp_path / "new"), tree, pack="my-own")
     assert written.id == "my-own/lib.f-right"
     assert set(written.files) == {
         "pyproject.toml",
@@ -157,49 +157,35 @@ def test_a_pack_is_begun_for_a_project_of_anybodys(tmp_path: Path) -> None:
     assert 'PROJECT = Project(name="lib", distributions=("lib",), marker="lib")' in project
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("some/up#12", "some/up#12"),
-        ("https://github.com/some/up/pull/12", "some/up#12"),
-        ("https://github.com/some/up/pull/12/files", "some/up#12"),
-        ("https://github.com/some/up/issues/12#issuecomment-3", "some/up#12"),
-        ("https://github.com/some/up/commit/0123456789", "some/up@0123456789"),
-    ],
-)
-def test_the_reference_stands_in_the_patch(place: Workplace, given: str, meant: str) -> None:
-    written = place.new("verl.mean", upstream=given)
-    assert f'upstream=("{meant}",)' in (place.checkout / written.files[0]).read_text()
+def test_the_reference_stands_in_the_patch(place: Workplace) -> None:
+    written = place.new("verl.mean", upstream="some/up#12")
+    assert 'upstream=("some/up#12",)' in (place.checkout / written.files[0]).read_text()
 
 
 # -- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("wish", "words"),
+    ("name", "site", "options", "words"),
     [
-        (Wish(id=""), "'' is no patch id"),
-        (Wish(id="mean"), "'mean' is no patch id"),
-        (Wish(id="verl.Mean"), "no patch id"),
-        (Wish(id="verl.exact_mean"), "no patch id"),
-        (Wish(id="verl.2-means"), "no patch id"),
-        (Wish(id="verl.a.b"), "no patch id"),
-        (Wish(id="../verl.mean"), "no patch id"),
-        (Wish(id="acme/verl.mean"), "no patch id"),
-        (Wish(id="verl.mean", pack="acme"), "this is the checkout of overlay itself"),
-        (Wish(id="vllm.mean"), "there is no project 'vllm'; there are megatron"),
-        (Wish(id="verl.mean", upstream="12"), "'12' is neither owner/repo#number"),
-        (Wish(id="verl.mean", sites=("verl.mean",)), "'verl.mean' is no function: name one as"),
-        (Wish(id="verl.mean", sites=("verl.mean:nothing",)), "verl.mean defines no nothing"),
-        (Wish(id="verl.mean", sites=("verl.nothing:mean",)), "there is no verl.nothing; install verl, or"),
-        (Wish(id="verl.mean", sites=("absent.mean:mean",)), "there is no absent; install absent, or"),
-        (Wish(id="verl.mean", sites=("verl.mean:ZERO",)), "is no function that Python code defines"),
+        *((name, SITE, {}, "is no patch id") for name in ("", "mean", "verl.Mean", "verl.a_b", "verl.2-a")),
+        *((name, SITE, {}, "is no patch id") for name in ("verl.a.b", "../verl.mean", "acme/verl.mean")),
+        ("verl.mean", SITE, {"pack": "acme"}, "this is the checkout of overlay itself"),
+        ("vllm.mean", SITE, {}, "there is no project 'vllm'; there are megatron"),
+        ("verl.mean", SITE, {"upstream": "12"}, "'12' is neither owner/repo#number"),
+        ("verl.mean", "verl.mean", {}, "'verl.mean' is no function: name one as"),
+        ("verl.mean", "verl.mean:nothing", {}, "verl.mean defines no nothing"),
+        ("verl.mean", "verl.nothing:mean", {}, "there is no verl.nothing; install verl, or"),
+        ("verl.mean", "absent.mean:mean", {}, "there is no absent; install absent, or"),
+        ("verl.mean", "verl.mean:ZERO", {}, "is no function that Python code defines"),
     ],
 )
-def test_what_cannot_be_understood_writes_nothing(place: Workplace, wish: Wish, words: str) -> None:
+def test_what_cannot_be_understood_writes_nothing(
+    place: Workplace, name: str, site: str, options: dict[str, str], words: str
+) -> None:
     before = sorted(place.checkout.rglob("*"))
     with pytest.raises(SelectionError, match=re.escape(words)):
-        place.write(wish)
+        place.new(name, site, **options)
     assert sorted(place.checkout.rglob("*")) == before
 
 
@@ -227,7 +213,7 @@ def test_a_folder_that_is_no_place_for_patches(tmp_path: Path, there: str, pack:
     if there:
         put(tmp_path, {there: ""})
     with pytest.raises(SelectionError, match=re.escape(words)):
-        write(Wish(id="verl.mean", pack=pack), str(tmp_path), InstalledTree(str(tmp_path)))
+        write("verl.mean", [], str(tmp_path), InstalledTree(str(tmp_path)), pack=pack)
 
 
 def test_the_command(place: Workplace) -> None:

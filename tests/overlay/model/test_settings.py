@@ -87,13 +87,6 @@ def test_what_is_neither_yes_nor_no_is_an_error() -> None:
     [
         (settings.log_level, "OVERLAY_LOG", "info", "off", "say debug, info, warning, error, off"),
         (partial(settings.option, "OVERLAY_DCP"), "OVERLAY_DCP", "uniform", "mixed", "say uniform or mixed"),
-        (
-            partial(settings.option, "OVERLAY_LOSS_KERNEL"),
-            "OVERLAY_LOSS_KERNEL",
-            "blocks",
-            "triton",
-            "say blocks or triton",
-        ),
     ],
 )
 def test_one_of_some_values(ask: Any, name: str, usual: str, other: str, words: str) -> None:

@@ -50,7 +50,7 @@ def test_apply_on_import_with_one_exact_line(
     upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = engines(upstream.patch())
-    assert engine.enable().patches[0].state == "armed"
+    assert engine.enable().patches[0].state == "waiting"
     assert lines(capsys) == []
     core = upstream.load()
     assert core.scale(2) == 400
@@ -183,7 +183,7 @@ def test_all_sites_or_none_across_modules(upstream: Upstream, enabled: Engines) 
     engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.user:use": failing("no")}))
     core = upstream.load()
     assert core.scale(1) == 200
-    assert engine.status().patches[0].state == "armed"  # half of it is there, half is not imported
+    assert engine.status().patches[0].state == "waiting"  # half of it is there, half is not imported
     upstream.load("fakeup.user")
     assert core.scale(1) == 2
     assert engine.status().patches[0].state == "failed"

@@ -129,7 +129,7 @@ def test_a_module_that_goes_by_another_name(upstream: Upstream, enabled: Engines
     upstream.write(core=text + "\n__name__ = 'fakeup.renamed'\n")
     engine = enabled(upstream.patch())
     core = upstream.load()
-    assert core.scale(1) == 200 or engine.status().patches[0].state != "armed"
+    assert core.scale(1) == 200 or engine.status().patches[0].state != "waiting"
 
 
 def test_the_warning_survives_a_configuration_of_logging(

@@ -42,7 +42,7 @@ def test_a_module_being_executed_is_patched_when_it_is_done(upstream: Upstream, 
     package = upstream.load("fakeup")
     package.callback = lambda: seen.append(engine.enable().patches[0].state)  # type: ignore[attr-defined]
     core = upstream.load()
-    assert seen == ["armed"]
+    assert seen == ["waiting"]
     assert core.scale(1) == 200
     assert engine.status().patches[0].state == "applied"
     assert type(core.__spec__).__name__ == "ModuleSpec"
@@ -90,7 +90,7 @@ def test_a_module_that_fails_while_overlay_waits_for_it(upstream: Upstream, engi
     package.callback = fail  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="target breaks"):
         upstream.load()
-    assert engine.status().patches[0].state == "armed"
+    assert engine.status().patches[0].state == "waiting"
     package.callback = lambda: None  # type: ignore[attr-defined]
     assert upstream.load().scale(1) == 200
 
@@ -199,7 +199,7 @@ def test_a_target_that_raises_on_import(upstream: Upstream, enabled: Engines) ->
     upstream.write(core="raise OSError('no driver')\n")
     with pytest.raises(OSError, match="no driver"):
         upstream.load()
-    assert engine.status().patches[0].state == "armed"
+    assert engine.status().patches[0].state == "waiting"
     upstream.write(core=good)
     assert upstream.load().scale(1) == 200
 

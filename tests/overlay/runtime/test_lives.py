@@ -186,14 +186,14 @@ def test_what_is_decided_on_is_the_copy_that_is_imported(
     assert (core.scale(1), status.state) == ((200, "applied") if other == "right" else (3, "skipped"))
 
 
-@pytest.mark.parametrize(("optional", "state"), [(True, "applied"), (False, "armed")])
+@pytest.mark.parametrize(("optional", "state"), [(True, "applied"), (False, "waiting")])
 def test_an_optional_target_that_is_never_imported_is_not_waited_for(
     upstream: Upstream, enabled: Engines, optional: bool, state: str
 ) -> None:
     engine = enabled(upstream.patch(others=(late(upstream.root, optional=optional),)))
     upstream.load()
     status = engine.status().patches[0]
-    assert [site.state for site in status.sites] == ["applied", "armed"]
+    assert [site.state for site in status.sites] == ["applied", "waiting"]
     assert status.state == state
 
 

@@ -100,6 +100,12 @@ def test_adapters_of_the_actor_are_not_read_in_the_critic() -> None:
     assert met.why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": False}])
 
 
+def test_the_engine_of_sft_is_told_by_its_settings() -> None:
+    (sft,) = trained({"engine": {"tensor_model_parallel_size": 2}})
+    assert sft["strategy"] == "megatron"
+    assert "strategy" not in next(trained({"optim": {"lr": 1}}))
+
+
 def test_of_a_list_one_member_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     # Megatron's own arguments have a list of losses, and one of their coefficients.
     given = {"moe_router_load_balancing_type": ["aux_loss", "seq_aux_loss"], "moe_aux_loss_coeff": [0, 0.1]}

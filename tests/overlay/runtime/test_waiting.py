@@ -107,12 +107,12 @@ def test_an_upstream_that_a_finder_in_front_imports_is_patched_late_and_named(
 
 def test_whoever_asks_does_not_wait(armed: Armed) -> None:
     (status,) = armed.engine.status().patches
-    assert (status.state, armed.loads) == ("armed", 1)
+    assert (status.state, armed.loads) == ("waiting", 1)
     assert core().scale(1) == 200
 
 
 def test_enabling_again_goes_on_from_there(armed: Armed) -> None:
-    assert armed.engine.enable().patches[0].state == "armed"
+    assert armed.engine.enable().patches[0].state == "waiting"
     with pytest.raises(OverlayError, match="already enabled"):
         armed.engine.enable("none")
 

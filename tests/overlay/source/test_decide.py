@@ -144,7 +144,7 @@ class Broken(MemoryTree):
 
 
 @pytest.mark.parametrize(
-    "question", ["source", "read", "metadata_version", "has", "digest", "_answer", "doubt", "text_digest"]
+    "question", ["source", "read", "metadata_version", "has", "digest", "_answer", "presence", "text_digest"]
 )
 @pytest.mark.parametrize(
     "error", [MemoryError(), RecursionError("deep"), ModuleNotFoundError("no"), KeyError(3)]

@@ -51,6 +51,20 @@ def test_a_folder_alone_is_looked_at_alone(
     assert "fakeup" not in sys.modules
 
 
+def test_a_project_that_is_installed_elsewhere_is_named(tmp_path: Path) -> None:
+    folders = {"one": "/nowhere/Megatron-LM\n", "two": "import __editable___slime_1_finder\n"}
+    for name, text in folders.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.pth").write_text(text)
+    (tmp_path / "one/verl.pth").write_text("")
+    (tmp_path / "two/verl").mkdir()
+    said = InstalledTree([str(tmp_path / name) for name in folders]).remarks(["megatron.core", "slime", "verl"])
+    assert [(line.split()[0], line.split()[5]) for line in said] == [
+        ("megatron", f"{tmp_path}/one/x.pth"),
+        ("slime", f"{tmp_path}/two/x.pth"),
+    ]
+
+
 def test_the_module_that_was_imported_is_the_one_that_counts(
     upstream: Upstream, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

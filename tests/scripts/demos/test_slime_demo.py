@@ -39,26 +39,39 @@ def verdict(*found: dict[str, Any], case: Case = CASE) -> str:
     return judged(*found, case=case).verdict
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("what", ["advantages", "gradient"])
-@pytest.mark.parametrize("error", [1e-5, 0.5, NAN, INF, None])
-def test_one_rank_is_enough_to_be_wrong(rank: int, what: str, error: float | None) -> None:
-    found = [dict(RIGHT), dict(RIGHT)]
-    assert verdict(*found) == "right"
-    found[rank][what] = error
-    assert verdict(*found) == "wrong"
+WAITS, TIMED_OUT = {"waiting": True}, {"raised": "RuntimeError: Timed out waiting 7000ms for recv", "at": 1.0}
+NAN_LOSS = {"raised": "RuntimeError: Unexpected result nan (", "at": 0.5}
+CRASH = {"raised": "KeyError: 'nanny'", "at": 0.5}
+HANGS, CRASHES = "hangs (after 7 s given up)", "crashes: KeyError: 'nanny'"
 
 
-def test_a_single_long_sample_is_no_fault_and_two_in_one_micro_batch_are() -> None:
-    assert verdict({**RIGHT, "micro_batches": [[65]]}, RIGHT) == "right"
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ([RIGHT, RIGHT], "right"),
+        *(
+            ([RIGHT, {**RIGHT, what: error}], "wrong")
+            for what in ("advantages", "gradient")
+            for error in (1e-5, 0.5, NAN, INF, None)
+        ),
+        ([{**RIGHT, "micro_batches": [[65]]}, RIGHT], "right"),  # a single long sample is no fault
+        ([{**RIGHT, "micro_batches": [[40, 40]], "gradient": 1.0}], "over budget, wrong"),
+        # The first rank that raises says how it ended.
+        ([RIGHT, WAITS], HANGS),
+        ([{"raised": "RuntimeError: closed by peer", "at": 2.0}, TIMED_OUT], HANGS),
+        ([CRASH, TIMED_OUT], CRASHES),
+        ([CRASH, WAITS], CRASHES),
+        ([NAN_LOSS], "NaN, at which Megatron stops"),
+    ],
+)
+def test_the_verdict_is_that_of_the_worst_rank(found: list[dict[str, Any]], words: str) -> None:
+    assert verdict(*found) == words
+
+
+def test_what_is_over_the_budget_is_counted_by_the_ranks_that_read_for_themselves() -> None:
     row = judged({**RIGHT, "micro_batches": [[40, 40], [30, 35], [64]]}, RIGHT)
-    assert row.verdict == "over budget"
-    assert row.over == (2, 5, 1.25)
+    assert (row.verdict, row.over) == ("over budget", (2, 5, 1.25))
     assert demo.cells(row)[1] == "2 of 5, +25%"
-    assert verdict({**RIGHT, "micro_batches": [[40, 40]], "gradient": 1.0}) == "over budget, wrong"
-
-
-def test_only_ranks_that_read_for_themselves_are_counted() -> None:
     row = judged(RIGHT, {**RIGHT, "micro_batches": None})
     assert row.over == (0, 2, 0.0)
     assert demo.cells(row)[1:4] == ("none of 2", "1.0e-07", "1.0e-06")
@@ -69,24 +82,6 @@ def test_each_sample_is_trained_on_once(read: list[list[int]]) -> None:
     case = replace(CASE, lengths=((64, 1), (34, 1), (30, 1)))
     assert slime_step.judged(case, [RIGHT]).verdict == "right"
     assert slime_step.judged(case, [{**RIGHT, "micro_batches": read}]).verdict == "not each sample once"
-
-
-TIMED_OUT = {"raised": "RuntimeError: Timed out waiting 7000ms for recv", "at": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        ([RIGHT, {"waiting": True}], "hangs (after 7 s given up)"),
-        ([{"raised": "RuntimeError: closed by peer", "at": 2.0}, TIMED_OUT], "hangs (after 7 s given up)"),
-        ([{"raised": "KeyError: 'it'", "at": 0.5}, TIMED_OUT], "crashes: KeyError: 'it'"),
-        ([{"raised": "KeyError: 'it'", "at": 0.5}, {"waiting": True}], "crashes: KeyError: 'it'"),
-        ([{"raised": "RuntimeError: Unexpected result nan (", "at": 0.5}], "NaN, at which Megatron stops"),
-        ([{"raised": "KeyError: nanny", "at": 0.5}], "crashes: KeyError: nanny"),
-    ],
-)
-def test_the_first_rank_that_raises_says_how_it_ended(found: list[dict[str, Any]], words: str) -> None:
-    assert verdict(*found) == words
 
 
 def test_memory_is_counted_in_the_logits_of_each_rank() -> None:

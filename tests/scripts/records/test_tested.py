@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from fake_upstream import PROJECT, write_files
 
-from overlay.desk.prove.forked import HOLDS, WRONG
+from overlay.desk.prove.contract import HOLDS, WRONG
 from overlay.model.settings import ALONE
 from overlay.patch import Contract, Patch, one_target, replaced, variant
 from overlay.source.table import NAME, Row

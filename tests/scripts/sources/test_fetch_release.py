@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from environment import inside
-
-FETCH = (sys.executable, str(inside.__file__), "records.fetch")
+from records import fetch as fetching
 
 #: A wheel in its least form: pip asks for no more to download it.
 WHEEL = {
@@ -35,33 +30,34 @@ def shelf(tmp_path: Path) -> Path:
     return shelf
 
 
-def fetch(shelf: Path, *requirements: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*FETCH, "--cache", str(shelf.parent / "cache"), *requirements],
-        env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(shelf)},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+@pytest.fixture(autouse=True)
+def no_index(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
 
 
-def test_a_release_is_unpacked_and_the_second_run_needs_no_index(shelf: Path) -> None:
-    first = fetch(shelf, "Tiny==1.5")
-    folder = Path(first.stdout.strip())
-    assert folder == shelf.parent / "cache" / "tiny-1.5", first.stderr
+def fetch(shelf: Path, *requirements: str) -> int:
+    return fetching.main(["--cache", str(shelf.parent / "cache"), *requirements])
+
+
+def test_a_release_is_unpacked_and_the_second_call_needs_no_index(
+    shelf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fetch(shelf, "Tiny==1.5") == 0
+    folder = Path(capsys.readouterr().out.strip())
+    assert folder == shelf.parent / "cache" / "tiny-1.5"
     assert (folder / "tiny" / "__init__.py").read_text() == "VALUE = 1\n"
     (shelf / "tiny-1.5-py3-none-any.whl").unlink()
-    assert fetch(shelf, "tiny==1.5").stdout == first.stdout
+    assert fetch(shelf, "tiny==1.5") == 0
+    assert capsys.readouterr().out == f"{folder}\n"
     assert [path.name for path in folder.parent.iterdir()] == ["tiny-1.5"]
 
 
-def test_what_cannot_be_had_is_named_and_the_rest_is_fetched(shelf: Path) -> None:
-    done = fetch(shelf, "tiny==2.0", "tiny==1.5")
-    assert done.returncode == 1
-    assert "cannot fetch tiny==2.0: ERROR: No matching distribution found" in done.stderr
-    assert done.stdout.strip().endswith("tiny-1.5")
-
-
-@pytest.mark.parametrize("requirement", ["tiny", "tiny>=1", "tiny==../x", "-r==1"])
-def test_only_pinned_releases_are_fetched(shelf: Path, requirement: str) -> None:
-    done = fetch(shelf, "--", requirement)
-    assert done.returncode == 1
-    assert "expected NAME==VERSION" in done.stderr
+def test_what_cannot_be_had_is_named_and_the_rest_is_fetched(
+    shelf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fetch(shelf, "--", "tiny==2.0", "tiny==1.5", "tiny", "tiny>=1", "tiny==../x", "-r==1") == 1
+    said = capsys.readouterr()
+    assert "cannot fetch tiny==2.0: ERROR: No matching distribution found" in said.err
+    assert said.err.count("expected NAME==VERSION") == 4
+    assert said.out.strip().endswith("tiny-1.5")

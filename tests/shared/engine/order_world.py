@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from overlay.patch import Patch
-    from overlay.source.table import Table
 
 MODULE = "fakeup.core"
 CORE = '''
@@ -126,7 +125,7 @@ def write_upstream(root: Path) -> Patch:
 
 
 class Subject:
-    """What is patched, and how one sees whether it is: here the fake upstream."""
+    """What is patched in the fake upstream, and how one sees whether it is."""
 
     module = MODULE
     #: The sites of the module, and one that the patch adds.
@@ -136,10 +135,9 @@ class Subject:
     aliases: tuple[str, ...] = ("alias",)
     consumer = CONSUMER
 
-    def __init__(self, patches: dict[str, Patch], table: Table | None = None) -> None:
-        """Take patches, and what they were tested on: of the fake upstream as its tests say."""
+    def __init__(self, patches: dict[str, Patch]) -> None:
         self.patches = patches
-        self.table = table if table is not None else tables()
+        self.table = tables()
 
     def holders(self, core: Any) -> list[Any]:
         """Return whatever of a module has a dictionary that could be touched."""

@@ -37,8 +37,8 @@ class Watched:
         #: The largest error of the advantages of this rank's tokens, in parts of the largest of all: 0 on a
         #: stage of the pipeline that is not the last, which has none.
         self.advantages = math.nan
-        #: |g| / |g_ref| of this rank's parameters, and |g - g_ref| / |g_ref|.
-        self.ratio = self.gradient = math.nan
+        #: |g - g_ref| / |g_ref| of this rank's parameters.
+        self.gradient = math.nan
         #: Bytes of the tensors that were alive at once, without those that outlive a step.
         self.peak = 0
 
@@ -144,7 +144,6 @@ class Watched:
         ]
         got = torch.cat([pair[0].flatten() for pair in pairs])
         want = torch.cat([pair[1].flatten() for pair in pairs])
-        self.ratio = (got.norm() / want.norm()).item()
         self.gradient = ((got - want).norm() / want.norm()).item()
 
 

@@ -20,11 +20,11 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
+from contract_runs import defect_of, forked
 from contracts_check import PATIENCE, answer
 
 from overlay.compat.no_triton import no_triton
-from overlay.desk.prove.forked import HOLDS, forked
-from overlay.desk.prove.runner import defect_of
+from overlay.desk.prove.contract import HOLDS
 from overlay.model.marks import ORIGINAL, OWNER
 from overlay.model.settings import ALONE, PROVE
 from overlay.runtime.process import here

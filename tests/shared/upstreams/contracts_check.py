@@ -4,7 +4,7 @@
 
 With `PATCH=alone` or `PATCH=with` the contract is run on upstream alone, or with the patch, and no more.
 The last line is JSON: by patch, what becomes of its contract on the upstream alone and with the patch, as
-`overlay.desk.prove.forked` says it, the figures that the patch has counted by then, and what becomes of the
+`contract_runs` says it, the figures that the patch has counted by then, and what becomes of the
 contract with the patch and all that `all` selects.
 """
 
@@ -16,9 +16,10 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
+from contract_runs import defect_of, forked, import_before
+
 from overlay.compat.verl_imports import stand_in
-from overlay.desk.prove.forked import forked
-from overlay.desk.prove.runner import STRICTLY, defect_of, import_before
+from overlay.desk.prove.contract import STRICTLY
 from overlay.effect import of_module
 from overlay.model.settings import ALONE, COMPANY, PROVE
 from overlay.source.registry import contract_of, load_patches, module_of

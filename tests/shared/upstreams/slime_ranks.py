@@ -17,17 +17,14 @@ from overlay.compat.ranks.launcher import run_cases
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: Gets the folder of a revision, or skips the test.
-    Folder = Callable[[str], Path]
-
 #: The commit of the fork, among revisions of slime.
 MILES = "31f1ca961"
 
 
 @pytest.fixture
-def folder(revision: str, slime: Folder, miles: Folder) -> Path:
+def folder(revision: str, listed: Callable[[str], Path]) -> Path:
     """Return the folder of the revision that the test is parametrised with."""
-    return (miles if revision == MILES else slime)(revision)
+    return listed(f"{'miles' if revision == MILES else 'slime'}=={revision}")
 
 
 @functools.cache

@@ -137,7 +137,6 @@ def _step(rank: int, case: Case, args: Any, seed: int, actor_class: Any, port: i
         "budget": budget,
         "peak": watched.peak,
         "advantages": watched.advantages,
-        "ratio": watched.ratio,
         "gradient": watched.gradient,
     }
 

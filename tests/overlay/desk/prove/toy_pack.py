@@ -54,9 +54,10 @@ CONTRACT = Contract(check=with_patches(wrong, "toy/toylib.{id}"){more})
 KINDS = {
     "right": ("", ""),
     "raises": ("raise ZeroDivisionError('of its own')", ""),
-    "hangs": ("import time; time.sleep(600)", ""),
-    "dies": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", ""),
+    "hangs": ("import os, time; os.system('setsid sleep 600 & echo $! >> started'); time.sleep(600)", ""),
+    "dies": ("import os; print('about to die', flush=True); os.abort()", ""),
     "leaves": ("raise SystemExit(0)", ""),
+    "bursts": ("import os; os.environ.get('OVERLAY_PROVE') == 'alone' and os.abort()", ""),
     "lacks": ("", ", before=('no_such_package',)"),
     "imports": ("import no_such_module", ""),
     "blind": ("return ''", ""),
@@ -110,6 +111,15 @@ class Toy:
             rows += filter(None, [row_of(patch, targets[0], tree, "toylib==1.2.0")])
         measured = {f"toy/toylib.{name}": what for name, what in mutants.items()}
         self.write(f"toypack/toylib/{NAME}", text_of({"toylib==1.2.0": {}}, rows, measured))
+
+    @staticmethod
+    def lives(pid: int) -> bool:
+        """Return whether a process has not ended."""
+        try:
+            with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
+                return file.read().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run a command of overlay's where the library and the pack are installed."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
-#: Keys, as the protocol names them.
-TAB, ENTER, SPACE = "\ue004", "\ue007", " "
 
 
 @contextmanager
@@ -45,10 +43,7 @@ class Browser:
 
     def __init__(self, address: str) -> None:
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        wanted = {
-            "goog:chromeOptions": {"binary": CHROMIUM, "args": flags},
-            "goog:loggingPrefs": {"performance": "ALL", "browser": "ALL"},
-        }
+        wanted = {"goog:chromeOptions": {"binary": CHROMIUM, "args": flags}}
         self._session, until = f"{address}/session", time.monotonic() + 60
         while True:
             try:
@@ -59,16 +54,12 @@ class Browser:
                 time.sleep(0.1)
         self._session += f"/{found['sessionId']}"
 
-    def show(self, page: Path, *, scheme: str = "light", width: int = 1200, offline: bool = True) -> None:
+    def show(self, page: Path, *, scheme: str = "light", width: int = 1200) -> None:
         """Open a page in a window of some width in CSS pixels, as a reader who prefers light or dark."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.cdp("Emulation.setEmulatedMedia", features=[feature])
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
         self.cdp("Emulation.setDeviceMetricsOverride", **size)
-        self.cdp("Network.enable")
-        network = {"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
-        self.cdp("Network.emulateNetworkConditions", **network)
-        self.log("performance")
         self.ask("POST", "/url", {"url": page.as_uri()})
         # What depends on the width is laid out in a frame that on a busy machine comes later.
         self.run("return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -77,25 +68,9 @@ class Browser:
         """Return what a function body in JavaScript returns; a promise is waited for."""
         return self.ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
-    def press(self, key: str) -> None:
-        """Press a key, wherever the focus is."""
-        actions = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
-        self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
-
     def cdp(self, command: str, **parameters: Any) -> Any:
         """Run a command of the browser's own protocol."""
         return self.ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
-
-    def log(self, kind: str) -> list[dict[str, Any]]:
-        """Return what was logged since this was asked last."""
-        found: list[dict[str, Any]] = self.ask("POST", "/se/log", {"type": kind})
-        return found
-
-    def requests(self) -> list[str]:
-        """Return the addresses of what was asked of the network or the disk since the page was opened."""
-        messages = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
-        sent = [item["params"] for item in messages if item["method"] == "Network.requestWillBeSent"]
-        return [item["request"]["url"] for item in sent]
 
     def ask(self, method: str, command: str, body: dict[str, Any] | None = None) -> Any:
         """Send the driver a command, and return its answer. Raises `RuntimeError`, or `OSError`."""

@@ -21,7 +21,7 @@ def status(site: Path, **changes: Any) -> dict[str, Any]:
         {
             "patch": verdict.patch,
             "revision": verdict.revision,
-            "state": {"apply": "applied", "not-installed": "armed"}.get(verdict.verdict, "skipped"),
+            "state": {"apply": "applied", "not-installed": "waiting"}.get(verdict.verdict, "skipped"),
             "reason": verdict.reason if verdict.verdict not in ("apply", "not-installed") else "",
             "verdict": None if verdict.verdict == "not-installed" else verdict.to_dict(),
             "sites": [],

@@ -102,7 +102,7 @@ def test_references_become_addresses() -> None:
 def test_no_word_is_told_by_its_colour_alone(plain: Reader) -> None:
     assert {tone(word) for word in LOUD} == {"bad"}
     assert [*DEFECTS, "not-installed"] == SCHEMA["$defs"]["Finding"]["properties"]["state"]["enum"]
-    assert (tone("armed"), tone("applied"), tone("incomplete")) == ("plain", "good", "care")
+    assert (tone("waiting"), tone("applied"), tone("incomplete")) == ("plain", "good", "care")
     assert len(set(MARKS.values())) == 4
     badges = [one for one in plain.all("span") if "badge" in one.get("class", "")]
     signs = [one for one in plain.all("span") if one.get("aria-hidden") == "true"]

@@ -68,6 +68,8 @@ def test_where_each_patch_was_in_place_and_what_it_did_is_told(tiny: Workplace) 
     assert "4 pass in both" not in text
     assert "- 1: no tests" in text
     assert str(tiny.folder) not in text + json.dumps(tiny.said)
+    check({"runs": [tiny.said], "not_run": []}, "suite run")
+    check(json.loads(tiny.overlay("list", "--json").stdout), "suite list")
 
 
 def test_how_much_was_changed_may_be_unknown(tmp_path: Path) -> None:
@@ -81,40 +83,31 @@ def test_how_much_was_changed_may_be_unknown(tmp_path: Path) -> None:
     assert (said["calls"], said["changed"]) == (5, None)
 
 
-def test_what_is_printed_as_json_is_what_the_schema_says(tiny: Workplace) -> None:
-    check({"runs": [tiny.said], "not_run": []}, "suite run")
-    check(json.loads(tiny.overlay("list", "--json").stdout), "suite list")
-
-
-def test_a_hanging_file_is_killed_with_what_it_started(workplace: Workplace) -> None:
-    said = workplace.run(workplace.recipe("hang", include='["tests/hang/*.py"]', time_limit="20"))
-    for mode in ("plain", "overlay"):
-        wanted = {"test_hang.py::test_before": "passed", "test_hang.py": "hung"}
-        assert workplace.outcomes("hang", mode) == wanted
+def test_a_file_that_hangs_or_crashes_loses_what_it_does_not_get_to(workplace: Workplace) -> None:
+    include = '["tests/hang/*.py", "tests/crash/*.py"]'
+    said = workplace.run(workplace.recipe("bad", include=include, time_limit="20"), code=1)
+    before = {"test_hang.py::test_before": "passed", "test_hang.py": "hung"}
+    before |= {f"test_crash.py::test_{name}": "passed" for name in ("before", "crashes", "after")}
+    assert workplace.outcomes("bad", "plain") == before
+    assert workplace.outcomes("bad", "overlay") == {
+        "test_hang.py::test_before": "passed", "test_hang.py": "hung",
+        "test_crash.py::test_before": "passed", "test_crash.py": "crashed",
+    }  # fmt: skip
     (change,) = said["difference"]["failing"]
     assert (change["before"], change["after"]) == ("hung", "hung")
     assert change["reason"].startswith("no end within 20 s")
-    assert said["difference"]["passing"] == 1
-    assert patches(said)["scale"]["processes"] == 1  # written before it hung
-    children = [int(text) for text in (workplace.folder / "child").read_text().split()]
-    assert len(children) == 2
-    for pid in children:
-        assert not alive(pid), "it left the process group, and was to be found all the same"
-
-
-def test_a_crash_under_overlay_loses_what_it_does_not_get_to(workplace: Workplace) -> None:
-    said = workplace.run(workplace.recipe("crash", include='["tests/crash/*.py"]'), code=1)
-    assert workplace.outcomes("crash", "overlay") == {
-        "test_crash.py::test_before": "passed",
-        "test_crash.py": "crashed",
-    }
     assert {(one["id"].rpartition("/")[2], one["after"]) for one in said["difference"]["lost"]} == {
         ("test_crash.py::test_crashes", "missing"),
         ("test_crash.py::test_after", "missing"),
         ("test_crash.py", "crashed"),
     }
-    assert said["difference"]["passing"] == 1
     assert "exit status -6" in said["difference"]["lost"][-1]["reason"]
+    assert said["difference"]["passing"] == 2
+    assert patches(said)["scale"]["processes"] == 2  # written before it hung
+    children = [int(text) for text in (workplace.folder / "child").read_text().split()]
+    assert len(children) == 2
+    for pid in children:
+        assert not alive(pid), "it left the process group, and was to be found all the same"
 
 
 def alive(pid: int) -> bool:
@@ -148,18 +141,9 @@ def test_a_run_that_is_stopped_leaves_its_results_and_nothing_else(workplace: Wo
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (
-            "import overlay; overlay.disable()",
-            "overlay was off under overlay in a process of tests/test_mixed.py",
-        ),
-        (
-            "import overlay; overlay.enable()",
-            "overlay was on in the plain run in a process of tests/test_mixed.py",
-        ),
-        (
-            "raise OSError('of its own')",
-            "no test passes without overlay, so none can be lost; the first says: ",
-        ),
+        ("import overlay; overlay.disable()", "overlay was off under overlay in a process of tests/test_m"),
+        ("import overlay; overlay.enable()", "overlay was on in the plain run in a process of tests/test_m"),
+        ("raise OSError('its own')", "no test passes without overlay, so none can be lost; the first says: "),
     ],
 )
 def test_two_runs_that_cannot_be_compared_are_an_error(workplace: Workplace, code: str, said: str) -> None:

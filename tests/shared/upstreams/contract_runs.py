@@ -1,23 +1,44 @@
-"""Runs something in a fork, which may raise, crash or never end, and says what came of it."""
+"""Runs contracts in forks of one process, in which what takes long to import is imported once."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+from importlib import import_module
+from inspect import isfunction
 from multiprocessing import get_context
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
+from overlay.desk.prove.contract import CRASHED, HOLDS, LONGEST, NO_END, RAISES, WRONG
+from overlay.source.registry import contract_of, module_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from multiprocessing.connection import Connection
 
-#: Nothing is wrong; something is; an exception; no end within its time; the process ended without a word.
-HOLDS, WRONG, RAISES, NO_END, CRASHED = OUTCOMES = ("holds", "wrong", "raises", "no end", "crashed")
-#: Characters that are kept of what was said.
-_LONGEST = 300
+    from overlay.patch import Contract
+
 #: Seconds after its time in which a child ends by itself if its parent is gone.
 _GRACE = 10
+
+
+def import_before(contracts: Iterable[Contract]) -> None:
+    """Import what contracts name as slow. What cannot be imported, they say themselves."""
+    for name in dict.fromkeys(name for contract in contracts for name in contract.before):
+        with contextlib.suppress(ImportError):
+            import_module(name)
+
+
+def defect_of(patch: str) -> Callable[[str], str]:
+    """Return what looks for the defect of a patch that has a contract.
+
+    It is the function `wrong` beside the contract, if there is one, as a cure of upstream's need not give all
+    that the patch promises; else all of the contract.
+    """
+    contract = contract_of(patch)
+    found = getattr(import_module(f"{module_of(patch)}.contract"), "wrong", None)
+    return found if isfunction(found) else contract.check  # type: ignore[union-attr]
 
 
 def forked(work: Callable[[], str], seconds: float) -> tuple[str, str]:
@@ -49,9 +70,7 @@ def forked(work: Callable[[], str], seconds: float) -> tuple[str, str]:
             os.killpg(child.pid, signal.SIGKILL)  # type: ignore[arg-type]
         child.kill()  # which may not have come to make its group
         child.join()
-    status = child.exitcode or 0
-    how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}, without an answer"
-    return found or (CRASHED, f"its process ended {how}")
+    return found or (CRASHED, f"its process ended with {child.exitcode}, without an answer")
 
 
 def _be_the_child(work: Callable[[], str], writer: Connection, seconds: float) -> None:
@@ -61,9 +80,9 @@ def _be_the_child(work: Callable[[], str], writer: Connection, seconds: float) -
     signal.alarm(int(seconds) + 2 * _GRACE)
     try:
         wrong = work()
-        writer.send((WRONG, wrong[:_LONGEST]) if wrong else (HOLDS, ""))
+        writer.send((WRONG, wrong[:LONGEST]) if wrong else (HOLDS, ""))
     except Exception as error:  # noqa: BLE001 -- it is said
-        writer.send((RAISES, f"{type(error).__name__}: {error}"[:_LONGEST]))
+        writer.send((RAISES, f"{type(error).__name__}: {error}"[:LONGEST]))
     except BaseException:  # noqa: BLE001 -- `SystemExit` for one: nothing was said
         os._exit(1)
     os._exit(0)
