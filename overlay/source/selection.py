@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from overlay.model import settings
 from overlay.model.record import Record
 
@@ -43,7 +45,7 @@ class Selection(Record):
 def choose(
     known: Mapping[str, Patch],
     patches: str | Iterable[str] | None = None,
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Selection:
     """Return what an argument of `enable()` selects, or else the environment. Raises `SelectionError`."""
     on = {name: settings.is_on(name, environ) for name in {patch.switch for patch in known.values()} if name}
