@@ -26,14 +26,14 @@ from overlay.verdict import APPLY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from overlay.patch import Contract, Patch
+    from overlay.patch import Patch
     from overlay.source.source import Tree
     from overlay.source.table import Table
     from overlay.verdict import Verdict
 
-#: What is said of a patch: upstream alone fails its contract, and the patch keeps it; both keep it, as the
-#: contract says of itself; both keep it, and upstream should not; the patch does not; it was not run.
-PROVEN, HARMLESS, UNSHOWN, FAILS, _ = VERDICTS = ("proven", "harmless", "not shown", "FAILS", NOT_RUN)
+#: What is said of a patch: upstream alone fails its contract, and the patch keeps it; upstream did not fail it;
+#: the patch fails it; it was not run.
+PROVEN, UNSHOWN, FAILS, _ = VERDICTS = ("proven", "not shown", "FAILS", NOT_RUN)
 #: Seeds that a contract is run with before a row is written.
 SEEDS = 3
 #: The path is that of this process: what it decided on is what is run.
@@ -62,7 +62,7 @@ class Proof(Record):
     revision: int
     #: Projects and versions, as `verl 0.8.0`.
     where: str
-    #: `proven`, `harmless`, `not shown`, `FAILS` or `not run`.
+    #: `proven`, `not shown`, `FAILS` or `not run`.
     verdict: str
     #: Why it is not proven; of one that is, what upstream alone gets wrong.
     why: str
@@ -131,7 +131,7 @@ def _proof(
     alone, patched = runs or (None, None)
     verdict = NOT_RUN
     if alone is not None and patched is not None:
-        verdict, why = _judge(alone, patched, contract_of(patch.id))
+        verdict, why = _judge(alone, patched)
     elif not why:
         why = f"{decided.verdict}: {decided.reason}".removesuffix(": ")
     return Proof(
@@ -140,7 +140,7 @@ def _proof(
     )  # fmt: skip
 
 
-def _judge(alone: Outcome, patched: Outcome, contract: Contract | None) -> tuple[str, str]:
+def _judge(alone: Outcome, patched: Outcome) -> tuple[str, str]:
     if patched.outcome == NOT_RUN:
         return NOT_RUN, patched.why
     if patched.outcome != HOLDS:
@@ -150,8 +150,6 @@ def _judge(alone: Outcome, patched: Outcome, contract: Contract | None) -> tuple
         return PROVEN, alone.why
     if alone.outcome != HOLDS:
         return UNSHOWN, f"upstream alone: {alone}"
-    if contract is not None and contract.harmless:
-        return HARMLESS, f"upstream alone keeps it too: {contract.harmless}"
     return UNSHOWN, "upstream alone keeps the contract: it does not show the defect here"
 
 
