@@ -19,11 +19,7 @@ DATA = "slime.backends.megatron_utils.data"
 def read(args: Any, model: Sequence[Any], mpu: Any, get_config: Callable[[Any], Any]) -> tuple[int, int]:
     """Return the tokens of a micro-batch, over all ranks that share a sequence, and the group size.
 
-    Args:
-        args: slime's arguments; `max_tokens_per_gpu` is set.
-        model: The chunks of the model on this rank, at least one.
-        mpu: Megatron's parallel state.
-        get_config: Megatron's `get_model_config`.
+    `model` has the chunks of this rank, and `get_config` is Megatron's `get_model_config`.
     """
     budget = args.max_tokens_per_gpu * mpu.get_context_parallel_world_size()
     if (mpu.get_virtual_pipeline_model_parallel_world_size() or 1) == 1:

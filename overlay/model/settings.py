@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 #: By which a process tells those that it starts what was said already.
 SAID = "OVERLAY_SAID"
 #: Options of patches: the values of each variable, the default first, and what is wrong with any other.
-OPTIONS = {
-    "OVERLAY_DCP": (("uniform", "mixed"), "is no way to split a micro-batch"),
-    "OVERLAY_LOSS_KERNEL": (("blocks", "triton"), "does not exist"),
-}
+OPTIONS = {"OVERLAY_DCP": (("uniform", "mixed"), "is no way to split a micro-batch")}
 #: Variables that mean something here; of those below, one is set for tests, and overlay sets the others.
 VARIABLES = (
     "OVERLAY",
@@ -230,11 +227,6 @@ def option(name: str, environ: Environ = os.environ) -> str:
 def dynamic_cp() -> str:
     """Return how a micro-batch is split under dynamic context parallelism."""
     return option("OVERLAY_DCP")
-
-
-def loss_kernel() -> str:
-    """Return what goes over rows of logits."""
-    return option("OVERLAY_LOSS_KERNEL")
 
 
 def unknown(environ: Environ = os.environ) -> list[str]:

@@ -1,6 +1,4 @@
-"""What is known to be wrong in Megatron-Core and mended by a patch."""
-
-from __future__ import annotations
+"""What is known to be wrong in Megatron-Core: first what a patch mends, then what none does."""
 
 from overlay.compat.projects import MEGATRON
 from overlay.defect import above, among, beyond, given, other, switched
@@ -14,13 +12,9 @@ _AUX = above("moe_aux_loss_coeff", 0)
 _Z = above("moe_z_loss_coeff", 0)
 _EXPERTS = given("num_experts")
 _OVERLAPPED = among("no_overlap_p2p_communication", False)
-_GROUPED = "megatron.core.extensions.transformer_engine:TEGroupedLinear.__init__"
-_SINKS = "megatron.core.transformer.dot_product_attention:DotProductAttention.__init__"
-#: It came with the sinks.
-_SOFTMAX = "megatron.core.fusions.fused_softmax:SoftmaxOne"
-_INTERLEAVED = "megatron.core.pipeline_parallel.schedules:forward_backward_pipelining_with_interleaving"
-_SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
-_LINEAR = "megatron.core.extensions.transformer_engine:TELinear.__init__"
+_MTP = "megatron.core.transformer.multi_token_prediction"
+_BUFFER = "megatron.core.distributed.param_and_grad_buffer"
+_DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
 
 _silent, _hang, _oom, _crash, _slow = by_harm(MEGATRON)
 
@@ -56,7 +50,7 @@ DEFECTS = (
         summary="The gradient norm, and so clipping, misses (TP-1)/TP of the gradients of grouped experts.",
         met="Grouped experts with tensor parallelism, on Transformer Engine 2.13 or later.",
         when=all_of(_TP, _EXPERTS, beyond("Transformer Engine is 2.13 or later")),
-        sites=(_GROUPED,),
+        sites=("megatron.core.extensions.transformer_engine:TEGroupedLinear.__init__",),
         fixed="0.19.0",
         patch="megatron.grad-norm",
     ),
@@ -66,7 +60,7 @@ DEFECTS = (
         "attention TP times.",
         met="Multi-latent attention with tensor parallelism on Transformer Engine.",
         when=all_of(_TP, switched("multi_latent_attention")),
-        sites=(_LINEAR,),
+        sites=("megatron.core.extensions.transformer_engine:TELinear.__init__",),
         fixed="0.17.0",
         patch="megatron.grad-norm",
     ),
@@ -75,7 +69,11 @@ DEFECTS = (
         summary="The gradient norm counts only the attention sinks of the first tensor parallel rank.",
         met="softmax_type=learnable with tensor parallelism.",
         when=all_of(_TP, among("softmax_type", "learnable")),
-        sites=(_SINKS, _SOFTMAX),
+        # The second came with the sinks.
+        sites=(
+            "megatron.core.transformer.dot_product_attention:DotProductAttention.__init__",
+            "megatron.core.fusions.fused_softmax:SoftmaxOne",
+        ),
         patch="megatron.grad-norm",
     ),
     _silent(
@@ -155,7 +153,7 @@ DEFECTS = (
             _PER_TOKEN,
             above("micro_batch_size", 1),
         ),
-        sites=(_SEQUENCE,),
+        sites=("megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss",),
         upstream=("NVIDIA/Megatron-LM#5798",),
         fixed="0.19.0",
         patch="megatron.moe-aux-scale",
@@ -222,7 +220,7 @@ DEFECTS = (
             (given("pipeline_model_parallel_layout"), _OVERLAPPED, beyond("it has virtual stages")),
             (given("virtual_pipeline_model_parallel_size"), switched("deallocate_pipeline_outputs")),
         ),
-        sites=(_INTERLEAVED,),
+        sites=("megatron.core.pipeline_parallel.schedules:forward_backward_pipelining_with_interleaving",),
         patch="megatron.vpp-send-before-free",
     ),
     _silent(
@@ -286,5 +284,157 @@ DEFECTS = (
         summary="The largest attention logit is never reset, and keeps the graph of each step in memory.",
         when=all_of(switched("log_max_attention_logit"), among("qk_clip", False)),
         patch="megatron.attention-logit-memory",
+    ),
+    _silent(
+        id="megatron.mtp-per-token-scale",
+        summary="The multi-token prediction loss per token is divided by the tokens of the main loss, "
+        "which has more.",
+        met="mtp_num_layers with calculate_per_token_loss.",
+        when=all_of(given("mtp_num_layers"), _PER_TOKEN),
+        sites=(
+            "megatron.core.models.gpt.gpt_model:GPTModel._postprocess",
+            f"{_MTP}:MultiTokenPredictionBlock.forward",
+            f"{_MTP}:process_mtp_loss",
+        ),
+        upstream=("NVIDIA/Megatron-LM#3159",),
+        fixed="0.17.0",
+    ),
+    _silent(
+        id="megatron.instances-stream",
+        summary="Gradients are reduced without waiting for the stream that computes them.",
+        met="num_distributed_optimizer_instances above 1, overlap_grad_reduce, and another stream.",
+        when=all_of(above("num_distributed_optimizer_instances", 1), switched("overlap_grad_reduce")),
+        sites=("megatron.core.distributed.param_and_grad_buffer:_ParamAndGradBucketGroup.start_grad_sync",),
+        upstream=("NVIDIA/Megatron-LM#3693",),
+        fixed="0.17.0",
+        way_out="leave overlap_grad_reduce off",
+    ),
+    _crash(
+        id="megatron.main-params-by-substring",
+        summary="Loading master weights ends in an AssertionError if a parameter's name is part of "
+        "another's.",
+        met="--load-main-params-from-ckpt, with a parameter whose name is part of another's.",
+        when=all_of(switched("load_main_params_from_ckpt"), beyond("a name is part of another")),
+        sites=(f"{_DISTRIBUTED}._build_model_param_to_state_dict_param_map",),
+        upstream=("NVIDIA/Megatron-LM#3569",),
+        fixed="0.17.0",
+        way_out="leave --load-main-params-from-ckpt out",
+    ),
+    _silent(
+        id="megatron.global-aux-loss-scale",
+        summary="The gradient of global_aux_loss is too small by the number of data parallel ranks. "
+        "With a padding mask and a loss per token it is not, and from 0.19 on it is too large "
+        "by TP times CP. The log doesn't show it.",
+        met="global_aux_loss with data parallelism, or with a padding mask.",
+        when=all_of(
+            _AUX,
+            _EXPERTS,
+            among("moe_router_load_balancing_type", "global_aux_loss"),
+            beyond("there are several data parallel ranks, or a padding mask"),
+        ),
+        sites=("megatron.core.transformer.moe.router:TopKRouter._apply_global_aux_loss",),
+        upstream=("NVIDIA/Megatron-LM#3672", "NVIDIA/Megatron-LM#3769", "NVIDIA/Megatron-LM#7481"),
+        shown="tests/real/test_megatron_ranks.py::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
+        way_out="multiply moe_aux_loss_coeff (in a list the entry of global_aux_loss alone) by the data "
+        "parallel size, and pack sequences instead of padding them",
+        tried="tests/real/test_advice.py::test_a_coefficient_of_all_ranks_is_right",
+    ),
+    _silent(
+        id="megatron.padded-z-loss-report",
+        summary="With a padding mask, the logged z-loss of a router is a mean of ranks' means, "
+        "although ranks have different numbers of tokens. Before 0.19 it is the mean of one "
+        "rank.",
+        met="moe_z_loss_coeff with a padding mask, on several ranks.",
+        when=all_of(
+            _Z,
+            _EXPERTS,
+            beyond("there is a padding mask, and there are several ranks"),
+        ),
+        sites=("megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count",),
+        shown="tests/real/test_megatron_ranks.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
+        way_out="pack sequences instead of padding them; before 0.19 with megatron.moe-aux-scale",
+    ),
+    _silent(
+        id="megatron.masked-loss-before-0-14",
+        summary="A masked loss is divided by the tokens of a rank's own slices; a slice without "
+        "tokens is NaN.",
+        met="Context parallelism without calculate_per_token_loss, and a loss function that returns a number "
+        "of tokens.",
+        when=all_of(
+            _CP,
+            _PER_BATCH,
+            NOT_SLIME,
+            beyond("the loss function returns a sum, a number of tokens and a report"),
+        ),
+        sites=("megatron.core.pipeline_parallel.schedules:forward_step",),
+        upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#1764"),
+        way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp mends it",
+        tried="tests/real/test_advice.py::test_a_loss_per_token_is_right_in_0_13",
+    ),
+    _silent(
+        id="megatron.cross-attention-group",
+        summary="Cross attention with a tensor parallel group of its own builds its projections with "
+        "the default group, so gradients are summed over the wrong ranks.",
+        met="Cross attention with a tensor parallel group of its own (pg_collection).",
+        when=all_of(_TP, beyond("the model has cross attention, and process groups of its own")),
+        sites=("megatron.core.transformer.attention:CrossAttention.__init__",),
+        upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#7190"),
+        shown="tests/real/test_megatron_ranks.py"
+        "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
+        way_out="give the layer the groups of Megatron's state",
+    ),
+    _silent(
+        id="megatron.mtp-recompute-group",
+        summary="Recomputed in FP8, multi-token prediction splits saved activations over the default "
+        "tensor parallel group instead of its own, and reassembles them from the wrong ranks.",
+        met="mtp_num_layers in FP8, distribute_saved_activations and a pg_collection of its own.",
+        when=all_of(
+            _TP,
+            given("mtp_num_layers"),
+            switched("distribute_saved_activations"),
+            beyond("the model has process groups of its own"),
+        ),
+        # The second takes the groups of the model from 0.17 on.
+        sites=(
+            f"{_MTP}:MultiTokenPredictionLayer._checkpointed_forward",
+            f"{_MTP}:MultiTokenPredictionLayer.__init__",
+        ),
+        upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#6760"),
+        shown="tests/real/test_megatron_ranks.py"
+        "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
+        way_out="leave distribute_saved_activations off",
+    ),
+    _crash(
+        id="megatron.reshardable-without-fused-adam",
+        summary="A fully reshardable checkpoint does not load into torch's own Adam: KeyError: 'step'.",
+        met="A resume with dist_ckpt_optim_fully_reshardable (before 0.15 with optimizer states of the type "
+        "fully_sharded_model_space), where neither Transformer Engine nor Apex is installed.",
+        when=all_of(
+            one_of(
+                switched("dist_ckpt_optim_fully_reshardable"),
+                beyond("Megatron is before 0.15, and the checkpoint is fully_sharded_model_space"),
+            ),
+            beyond("the job resumes, with neither Transformer Engine nor Apex"),
+        ),
+        sites=(f"{_DISTRIBUTED}._set_main_param_and_optimizer_states",),
+        way_out="install Transformer Engine or Apex",
+    ),
+    _silent(
+        id="megatron.mxfp8-offsets-unaligned",
+        summary="MXFP8 weights are shifted behind a weight whose size is no multiple of 64.",
+        met="reuse_grad_buf_for_mxfp8_param_ag, and parameters of sizes that are no multiples of 64.",
+        when=all_of(
+            switched("reuse_grad_buf_for_mxfp8_param_ag"),
+            beyond("the size of a parameter is no multiple of 64"),
+        ),
+        # The second reads the offsets from 0.14 on.
+        sites=(
+            f"{_BUFFER}:_ParamAndGradBucket.__init__",
+            f"{_BUFFER}:_ParamAndGradBucketGroup.finish_param_sync",
+        ),
+        upstream=("NVIDIA/Megatron-LM#3007",),
+        fixed="0.17.0",
+        way_out="leave --reuse-grad-buf-for-mxfp8-param-ag and --fp8-param-gather out: without the first "
+        "alone the job ends in NotImplementedError",
     ),
 )

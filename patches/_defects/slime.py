@@ -66,8 +66,7 @@ DEFECTS = (
     ),
     _crash(
         id="slime.long-sample-refused",
-        summary="A sample longer than max_tokens_per_gpu ends the job in AssertionError: This should "
-        "never happen. In other releases it gets a micro-batch of its own.",
+        summary="A sample over max_tokens_per_gpu ends the job in AssertionError: This should never happen.",
         met="--use-dynamic-batch-size, and a sample longer than --max-tokens-per-gpu.",
         when=all_of(switched("use_dynamic_batch_size"), beyond("a sample is longer than max_tokens_per_gpu")),
         only=("286750aa3",),
@@ -126,9 +125,9 @@ DEFECTS = (
     _crash(
         id="slime.group-timeout-lost",
         summary="After an offload, process groups have torch's timeout of 10 minutes and no NCCL options.",
-        when=all_of(
-            switched("offload_train"),
-            one_of(other("distributed_timeout_minutes", 10), given("nccl_communicator_config_path")),
+        when=(
+            (switched("offload_train"), other("distributed_timeout_minutes", 10)),
+            (switched("offload_train"), given("nccl_communicator_config_path")),
         ),
         patch="slime.group-timeouts",
     ),

@@ -7,6 +7,8 @@ from overlay.defect import above, among, beyond, other, switched
 from overlay.patches._defects._short_forms import all_of, by_harm, one_of
 
 _MEGATRON = among("strategy", "megatron")
+_RESUMED = other("trainer.resume_mode", "disable")
+_DYNAMIC = one_of(switched("use_dynamic_bsz"), switched("log_prob_use_dynamic_bsz"))
 
 _silent, _hang, _oom, _crash, _slow = by_harm(VERL)
 
@@ -84,9 +86,7 @@ DEFECTS = (
         id="verl.resume-skips-an-epoch",
         summary="A job that resumes from the last step of an epoch (in 0.9 only SFT) skips the next, "
         "or ends at once with exit code 0. Only the number of steps shows it.",
-        when=all_of(
-            other("trainer.resume_mode", "disable"), beyond("it resumes from the last step of an epoch")
-        ),
+        when=all_of(_RESUMED, beyond("it resumes from the last step of an epoch")),
         patch="verl.resume-epoch-boundary",
     ),
     _silent(
@@ -119,16 +119,13 @@ DEFECTS = (
     _oom(
         id="verl.budget-exceeded",
         summary="With dynamic batch sizes micro-batches exceed the limit of tokens.",
-        when=all_of(one_of(switched("use_dynamic_bsz"), switched("log_prob_use_dynamic_bsz"))),
+        when=all_of(_DYNAMIC),
         patch="verl.strict-token-budget",
     ),
     _hang(
         id="verl.budget-error-on-one-rank",
         summary="A rank that cannot split its batch raises alone, and the others wait for it.",
-        when=all_of(
-            one_of(switched("use_dynamic_bsz"), switched("log_prob_use_dynamic_bsz")),
-            beyond("a rank cannot split its batch"),
-        ),
+        when=all_of(_DYNAMIC, beyond("a rank cannot split its batch")),
         patch="verl.strict-token-budget",
     ),
     _crash(
@@ -164,8 +161,7 @@ DEFECTS = (
     ),
     _silent(
         id="verl.per-token-loss-untold",
-        summary="With a loss per token, data parallel ranks sum gradients instead of averaging them, "
-        "which shows as a large gradient norm.",
+        summary="With a loss per token, data parallel ranks sum gradients instead of averaging them.",
         met="calculate_per_token_loss in the configuration of Megatron's model.",
         when=all_of(_MEGATRON, switched("calculate_per_token_loss")),
         patch="verl.moe-aux-scale",

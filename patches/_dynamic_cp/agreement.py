@@ -3,8 +3,6 @@
 Not once in each process: to a rank that came in the place of another, those that were there must answer.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from weakref import WeakSet
 

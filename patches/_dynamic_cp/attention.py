@@ -4,8 +4,6 @@ A micro-batch names its group in `packed_seq_params`. Released Megatron-Core han
 attention, and computes rotary positions of the same rows with the group that was set up at the start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any

@@ -5,8 +5,6 @@ constants are for training Qwen3-8B on H100 SXM, forward and backward. A plan de
 long a sequence is before attention takes as long as all the rest, and what sharing it adds.
 """
 
-from __future__ import annotations
-
 # Qwen3-8B.
 LAYERS = 36
 HIDDEN = 4096

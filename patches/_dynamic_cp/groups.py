@@ -4,8 +4,6 @@ Engines of one process share Megatron's groups, and verl 0.8.0 lays them out for
 dynamic ones depend on nothing else, so all ranks can make them at any time, in one order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any

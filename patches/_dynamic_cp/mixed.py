@@ -5,8 +5,6 @@ step takes the sum over its micro-batches of what the slowest subgroup takes. Th
 stages or experts make ranks wait for each other, and elsewhere no less than the truth.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from itertools import groupby
 
 from overlay.patches._dynamic_cp.cost import sequence_cost, start_cost
 from overlay.patches._dynamic_cp.plan import Plan, allowed_sizes, check_longest, plan_uniform
-from overlay.patches._partition.packing import worst_fit
+from overlay.patches._partition import capped_partitions
 
 #: The sequences of a micro-batch, ascending, and its plan, which counts them from 0.
 MicroBatch = tuple[list[int], Plan]
@@ -149,11 +147,13 @@ def equal_parts(lengths: Sequence[int], ranks: int, size: int, budget: int) -> S
     costs = [sequence_cost(length, size) for length in lengths]
     fewest = max(1, -(-sum(lengths) // (ranks * budget)))
     for number in range(fewest, fewest + NUMBERS):
-        parts = worst_fit(lengths, number * beside, size * budget, costs)
-        if parts is not None and all(parts):
-            # From the costliest to the cheapest, so neighbours are alike.
-            members = sorted((_subgroup(size, part, lengths) for part in parts), key=lambda one: -one.load)
-            return [members[first : first + beside] for first in range(0, len(members), beside)]
+        try:
+            parts = capped_partitions(lengths, number * beside, size * budget, costs=costs)
+        except ValueError:  # no way was found, or there are too few sequences
+            continue
+        # From the costliest to the cheapest, so neighbours are alike.
+        members = sorted((_subgroup(size, part, lengths) for part in parts), key=lambda one: -one.load)
+        return [members[first : first + beside] for first in range(0, len(members), beside)]
     return []
 
 

@@ -11,8 +11,6 @@ subgroup, `(start, size, indices)`, ascending by `start`.
 Whatever makes a plan depends on nothing but its arguments: all ranks make it for themselves, and the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from heapq import heapreplace
 

@@ -5,8 +5,6 @@ micro-batch, as one process has it, and the gradient of its own shard; the gradi
 the gradient of the loss, whatever function of the outputs it is.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -32,10 +32,7 @@ def effect_of(place: str, upstream: str) -> Any:
 def make_compute(module: Any, effect: Any) -> Callable[..., Lists]:
     """Build what all releases share: logits [1, T, V] in, `log_probs` and `entropy` out.
 
-    Args:
-        module: slime's `loss`, or what has its `get_responses`, `slice_log_prob_with_cp` and `mpu`.
-        effect: As from `effect_of`.
-
+    `module` is slime's `loss`, or what has its `get_responses`, `slice_log_prob_with_cp` and `mpu`.
     """
     import torch
 

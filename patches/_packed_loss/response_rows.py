@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from overlay.patches._packed_loss.cuda_graph import Span, numbers
+from overlay.patches._packed_loss.row_blocks import Span, numbers
 
 
 def response_rows(logits: Any, args: Any, module: Any, **batch: Any) -> tuple[list[list[Span]], list[Any]]:
@@ -55,17 +55,9 @@ def spread_over_zigzag(
     """Return values of contiguously split rows as the zigzag slices that slime expects, by sample.
 
     All ranks of the context parallel group must call this: it is one collective in the forward and one in the
-    backward, whichever values a rank has, and whichever are part of a graph.
-
-    Args:
-        values: Tensors [R] of this rank's R response rows, in order. The first is part of the graph on every
-            rank or on none.
-        runs: This rank's rows of each sample (`response_rows`).
-        first_row: The number of this rank's first row among those of all ranks.
-        module: slime's `loss`.
-        total_lengths: Tokens of each sample.
-        response_lengths: Response tokens of each sample.
-
+    backward, whichever values a rank has, and whichever are part of a graph. `values` are tensors [R] of this
+    rank's R response rows, the first of them part of the graph on every rank or on none; `runs` are as from
+    `response_rows`; `first_row` is the number of this rank's first row among those of all ranks.
     """
     import torch
     import torch.distributed.nn.functional as dist

@@ -1,10 +1,11 @@
 """Going over rows of logits block by block: the sums of the forward, the rows of the gradient."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from overlay.patches._packed_loss.cuda_graph import Span, numbers
+#: A run of rows: first, and one past the last.
+Span = tuple[int, int]
 
 #: Stands for -inf, of which 0 * u would be NaN: exp() of it is zero in every dtype.
 _LOWEST = -1e4
@@ -34,13 +35,6 @@ class Rows:
     entropy_gradient: bool = True
     #: Whether the gradient overwrites the logits, if nothing else can see them.
     in_place: bool = False
-    _lines: dict[Any, Any] = field(default_factory=dict)
-
-    def lines(self, device: Any) -> Any:
-        """Return the number of each row [R]. They are brought to a device once."""
-        if device not in self._lines:
-            self._lines[device] = numbers(self.spans, device)
-        return self._lines[device]
 
     def gaps(self, count: int) -> Iterator[Span]:
         """Yield the runs of `count` rows that are in no span."""
@@ -49,6 +43,15 @@ class Rows:
             yield end, start
             end = stop
         yield end, count
+
+
+def numbers(spans: Iterable[Span], device: Any) -> Any:
+    """Return the integers of runs, one run after the other, as int64 [R] on a device."""
+    import torch
+
+    # On the host, whatever the default device is: many launches take longer than one copy.
+    runs = [torch.arange(start, stop, device="cpu") for start, stop in [(0, 0), *spans]]
+    return torch.cat(runs).to(device)
 
 
 def local_terms(flat: Any, count: int, rows: Rows) -> tuple[Any, Any, Any]:

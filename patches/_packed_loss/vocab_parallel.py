@@ -15,9 +15,7 @@ the rest, the mean and the target of each row; the backward computes u again, in
 from collections.abc import Callable
 from typing import Any
 
-from overlay.patches._packed_loss.cuda_graph import capturing
-from overlay.patches._packed_loss.row_blocks import Rows
-from overlay.patches._packed_loss.row_kernels import rows_of
+from overlay.patches._packed_loss.row_blocks import Rows, local_terms, numbers, write_rows
 from overlay.patches._packed_loss.sole_holder import make_sole_holder
 
 _HELD = "the logits cannot be overwritten by their gradient: something else holds them, or it cannot be told"
@@ -45,17 +43,14 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             ctx.set_materialize_grads(False)
             ctx.rows = rows
             flat = logits.view(-1, logits.size(-1))
-            # Of both passes: what the one may do, so may the other.
-            ctx.over = rows_of(flat)
-            line = rows.lines(logits.device)
+            line = numbers(rows.spans, logits.device)
             rank, size = (0, 1) if rows.group is None else (rows.group.rank(), rows.group.size())
             local = targets.to(logits.device) - rank * flat.size(1)
             here = (local >= 0) & (local < flat.size(1))
             column = torch.where(here, local, 0)
             target = torch.where(here, flat[line, column].double(), 0)
-            top, rest, mean, at = _reduce(
-                ctx.over.local_terms(flat, len(line), rows), target, here, rows, size
-            )
+            terms = local_terms(flat, len(line), rows)
+            top, rest, mean, at = _reduce(terms, target, here, rows, size)
             log_sum = torch.log1p(rest)
             log_prob = at - log_sum
             entropy = (log_sum + mean if rows.with_entropy else log_sum[:0]).to(logits.dtype)
@@ -81,9 +76,7 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             scale = -1 / (rows.temperature * (1 + rest))
             slope = None
             # A metric that a coefficient of zero keeps in the graph: its gradient is exactly zero.
-            if of_entropy is not None and (
-                rows.entropy_gradient or capturing(logits.device) or bool(of_entropy.any())
-            ):
+            if of_entropy is not None and (rows.entropy_gradient or bool(of_entropy.any())):
                 through = of_entropy.double()
                 constant = constant + through * mean
                 slope = through * scale
@@ -91,7 +84,7 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
                 # Where p is zero, u is -inf or as good as that.
                 exact = exact - torch.where(p == 0, p, p * (at + mean)) * through
             flat, out = logits.view(-1, logits.size(-1)), grad.view(-1, grad.size(-1))
-            ctx.over.write_rows(flat, out, top, constant * scale, slope, rows)
+            write_rows(flat, out, top, constant * scale, slope, rows)
             exact = (exact / rows.temperature).to(out.dtype)
             out[line, column] = torch.where(here, exact, out[line, column])
             return grad, None, None

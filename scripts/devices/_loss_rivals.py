@@ -1,4 +1,4 @@
-"""What computes the log-probability of each row's target: overlay's ways, and what a user would pick instead.
+"""What computes the log-probability of each row's target: overlay's way, and what a user would pick instead.
 
 Each takes logits [T, V] in float32 and targets [T], and returns the log-probabilities [T]. One that is not
 installed, or that needs a GPU, is named with the reason.
@@ -6,12 +6,10 @@ installed, or that needs a GPU, is named with the reason.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from overlay.patches._packed_loss import row_kernels
 from overlay.patches._packed_loss.row_blocks import Rows
 from overlay.patches._packed_loss.vocab_parallel import make_log_prob_entropy
 
@@ -23,13 +21,11 @@ if TYPE_CHECKING:
 
 def functions(device: str) -> dict[str, Function | str]:
     """Return, by name, the function, or why there is none."""
-    against = row_kernels.against(torch.zeros(1, 8, device=device))
     # Each size is compiled for itself. After a few of them it would be left uncompiled, without a word.
     torch.compiler.reset()
     return {
-        "overlay, blocks": overlay("blocks"),
-        "overlay, triton": against or overlay("triton"),
-        "the same in place": against or overlay("triton", in_place=True),
+        "overlay": overlay(),
+        "the same in place": overlay(in_place=True),
         "plain formula": plain,
         "torch.compile of it": torch.compile(plain) if device == "cuda" else "needs a GPU here",
         "Megatron, fused": megatron(),
@@ -37,18 +33,10 @@ def functions(device: str) -> dict[str, Function | str]:
     }
 
 
-def overlay(kernel: str, *, in_place: bool = False) -> Function:
-    """Return overlay's function with one of its kernels."""
+def overlay(*, in_place: bool = False) -> Function:
+    """Return overlay's function, whose gradient may overwrite the logits."""
     compute = make_log_prob_entropy()
-
-    def function(logits: Any, targets: Any) -> Any:
-        os.environ["OVERLAY_LOSS_KERNEL"] = kernel
-        try:
-            return compute(logits, targets, Rows([(0, len(logits))], in_place=in_place))[0]
-        finally:
-            del os.environ["OVERLAY_LOSS_KERNEL"]
-
-    return function
+    return lambda logits, targets: compute(logits, targets, Rows([(0, len(logits))], in_place=in_place))[0]
 
 
 def plain(logits: Any, targets: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Run the kernels, the loss and ranks on one device here, and print one table.
+"""Run the loss and ranks on one device here, and print one table.
 
     ./scripts/gpu [--seed N] [--stand-in]
 
@@ -8,9 +8,7 @@ With a GPU: real sizes. Without one it is the same program at small sizes on the
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime as dt
-import io
 import secrets
 import shutil
 import subprocess
@@ -22,9 +20,7 @@ from typing import TYPE_CHECKING
 import one_device
 import torch
 import torch.distributed as dist
-from devices import _graph, _loss
-
-from overlay.patches._packed_loss import row_kernels
+from devices import _loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,21 +62,9 @@ def _print(device: str, seed: int) -> bool:
 
 
 def _rows(device: str, seed: int) -> Iterator[Row]:
-    yield from _kernels(device)
     for size, name, found in _loss.rows(device, seed):
         yield "loss", f"{size:<22}{name}", found
-    for name, found in _graph.rows(device, seed):
-        yield "graph", f"{'captured, replayed':<22}{name}", found
     yield from _ranks(device, seed)
-
-
-def _kernels(device: str) -> Iterator[Row]:
-    """Hold the Triton kernels to float64, where they can be run."""
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        with contextlib.redirect_stderr(io.StringIO()):
-            against = row_kernels.against(torch.zeros(1, 8, dtype=dtype, device=device))
-        wrong = against and device == "cuda"
-        yield "kernels", str(dtype), f"{'WRONG: ' * bool(wrong)}{against or 'as float64 has it'}"
 
 
 def _ranks(device: str, seed: int) -> Iterator[Row]:

@@ -31,7 +31,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import triton_on_cpu
 from checks import SEED
 
 from overlay.desk.prove.forked import HOLDS
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
 PATCHES = Path(__file__).resolve().parents[2] / "patches"
 #: What Megatron imports from 0.18 on, and what stands beside a release that a contract is run on.
-TRITON = triton_on_cpu.TRITON
+TRITON = "triton==3.3.1"
 #: What a patch that serves one project alone is decided and run beside: the environment has it as well.
 BESIDE = {"verl": BESIDE_MEGATRON}
 TODAY = dt.datetime.now(dt.timezone.utc).date().isoformat()

@@ -63,7 +63,6 @@ QUICK = [
     ),
     "--ignore=tests/overlay/desk/report/test_report_browser.py",
     # These compile.
-    "--ignore=tests/patches/packed_loss/test_triton_rows.py",
     *("tests/distributed/test_dynamic_cp.py", "tests/real/test_dynamic_cp_known_losses.py"),
 ]
 

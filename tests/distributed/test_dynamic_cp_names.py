@@ -35,7 +35,6 @@ GAPS: dict[str, str | dict[str, Any]] = {
     "te, shared": {"set": [2], "left in": 2},
     "te, alone": {"set": [1]},  # a group of one rank, where there should be none
     "te, no stream": "needs a stream",
-    "after an error": {"same": [False, False]},
 }
 
 
@@ -69,11 +68,6 @@ def test_attention_is_in_the_group_of_the_micro_batch(megatron: Path, case: str,
     for row in rows_of(ranks(megatron), case):
         assert row["worst"] < TOLERANCE, (SEED, row)
         assert row["set"] == groups
-
-
-def test_every_group_is_put_back_after_an_error(megatron: Path) -> None:
-    for row in found(megatron, "after an error"):
-        assert row == {"raised": True, "same": [True, True]}
 
 
 def test_static_context_parallelism_beside_it_is_refused(megatron: Path) -> None:

@@ -410,7 +410,6 @@ def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.Ca
         ("OVERLAY_PIN", "sha256:1"),
         ("OVERLAY_LOG", "loud"),
         ("OVERLAY_DCP", "some"),
-        ("OVERLAY_LOSS_KERNEL", "none"),
     ],
 )
 def test_a_setting_that_no_worker_understands_is_heard_of(

@@ -1,9 +1,9 @@
 """`megatron.agreement`: ranks compare their patches as soon as Megatron's process groups exist."""
 
-from __future__ import annotations
-
 from typing import Any
 
+import overlay
+from overlay.compat import agreement
 from overlay.compat.projects import MEGATRON
 from overlay.effect import effect
 from overlay.patch import Calls, Patch, around, one_target, replaced, variant
@@ -15,16 +15,9 @@ EFFECT = effect(__name__, "comparison", did="made", always=True)
 
 @around
 def compare(original: Any) -> None:
-    """Compare the ranks in the last step of `initialize_model_parallel`.
-
-    Raises `AgreementError` on every rank if the ranks differ.
-    """
+    """Compare the ranks in the last step of `initialize_model_parallel`: on each it raises if they differ."""
     original()
-    from overlay.compat.agreement import is_distributed
-
-    if is_distributed():
-        import overlay
-
+    if agreement.is_distributed():
         overlay.agree()
         EFFECT.changed += 1
 
@@ -32,16 +25,12 @@ def compare(original: Any) -> None:
 PATCH = Patch(
     id="megatron.agreement",
     summary="Compare the patches of all ranks when the model parallel state has been initialised",
-    why=(
-        "Ranks that run different patches, or the same ones on different sources, train on without a word. "
-        "With the patch they compare what is in force once Megatron has made its process groups, and all "
-        "raise if they differ."
-    ),
+    why="Ranks that run different patches, or the same ones on different sources, train on without a word. "
+    "With the patch they compare what is in force once Megatron has made its process groups, and all raise "
+    "if they differ.",
     changes=("safety",),
     met="Any job of more than one rank. Ranks that differ stop before they train.",
-    evidence=(
-        "It replaces nothing that computes. In drawn jobs healthy ranks go on, and differing ones are named."
-    ),
+    evidence="It changes nothing that computes. In drawn jobs healthy ranks go on, and others are named.",
     upstream=("verl-project/verl-ascend-recipe#112", "NVIDIA-NeMo/RL#3754", "vllm-project/vllm#27940"),
     companion=True,
     without="ranks with other patches or other sources train on without a word",

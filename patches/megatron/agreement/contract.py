@@ -1,33 +1,25 @@
 """Ranks are compared once, when all of the parallel state is there."""
 
-from __future__ import annotations
-
-from overlay.patch import Contract
-from overlay.testing import with_patches
+from overlay.compat.contracts import megatron_parts as parts
 
 
-def wrong(seed: str) -> str:
-    """Initialise the model parallel state on one rank that passes for one of several."""
-    import torch.distributed as dist
+@parts.on_one_rank
+def wrong(_seed: str) -> str:
+    """Initialise the model parallel state anew on one rank that passes for one of several."""
+    from megatron.core import parallel_state
 
-    import overlay.compat.megatron_on_cpu  # before Megatron
+    import overlay
     from overlay.compat import agreement
-    from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.no_triton import no_triton
+
+    def state() -> dict[str, int]:
+        found = vars(parallel_state).items()
+        return {name: id(value) for name, value in found if name.startswith("_")}
 
     compared: list[dict[str, int]] = []
-    with cuda_on_cpu(), no_triton():
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        from megatron.core import parallel_state
-
-        def state() -> dict[str, int]:
-            found = vars(parallel_state).items()
-            return {name: id(value) for name, value in found if name.startswith("_")}
-
-        agreement.is_distributed = lambda: True
-        overlay.agree = lambda *_: compared.append(state())
-        parallel_state.initialize_model_parallel()
+    parallel_state.destroy_model_parallel()
+    agreement.is_distributed = lambda: True
+    overlay.agree = lambda *_: compared.append(state())
+    parallel_state.initialize_model_parallel()
     if len(compared) != 1:
         return f"compared {len(compared)} times"
     # Against what there is in the end: a Megatron that makes no groups is not the patch's doing.
@@ -35,4 +27,4 @@ def wrong(seed: str) -> str:
     return f"compared before there was {', '.join(late)}" if late else ""
 
 
-CONTRACT = Contract(check=with_patches(wrong, "megatron.agreement"), before=("torch",))
+CONTRACT = parts.contract("megatron.agreement", wrong)

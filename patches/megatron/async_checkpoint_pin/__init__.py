@@ -1,7 +1,5 @@
 """`megatron.async-checkpoint-pin`: what an asynchronous checkpoint staged stays until it is written."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -38,12 +36,10 @@ def schedule(original: Any, self: Any, async_request: Any) -> Any:
 PATCH = Patch(
     id="megatron.async-checkpoint-pin",
     summary="What an asynchronous checkpoint has staged is kept until it is written",
-    why=(
-        "To save asynchronously, Megatron copies its shards into pinned host memory and forks a process "
-        "that writes them. Until 0.16.1 nothing holds the copies meanwhile: torch hands out the memory for "
-        "the next copy, and the checkpoint is corrupt without a word. With the patch they are held until "
-        "the process has been joined."
-    ),
+    why="To save asynchronously, Megatron copies its shards into pinned host memory and forks a process that "
+    "writes them. Until 0.16.1 nothing holds the copies meanwhile: torch hands out the memory for the next "
+    "copy, and the checkpoint is corrupt without a word. With the patch they are held until the process has "
+    "been joined.",
     changes=("numbers", "memory"),
     met="Asynchronous saving (--async-save) with a process that is forked for each checkpoint, the default.",
     evidence="megatron-core 0.17 holds the copies so long, and keeps the contract alone.",

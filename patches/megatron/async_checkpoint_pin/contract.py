@@ -1,7 +1,5 @@
 """What a checkpoint has staged lives as long as the process that writes it, and no longer."""
 
-from __future__ import annotations
-
 import gc
 import os
 import weakref

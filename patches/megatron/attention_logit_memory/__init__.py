@@ -1,7 +1,5 @@
 """`megatron.attention-logit-memory`: the attention logit that is logged, and its memory, are of one step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -28,18 +26,14 @@ PATCH = Patch(
     id="megatron.attention-logit-memory",
     revision=2,
     summary="The greatest attention logit that is logged is of one step, as is its memory",
-    why=(
-        "With log_max_attention_logit each attention layer keeps the greatest logit that it has seen, and "
-        "the graph of every micro-batch with it. qk_clip resets it at each step, logging alone never does: "
-        "memory runs out, and the greatest logit since the job began is logged. With the patch it is reset "
-        "once it has been logged."
-    ),
+    why="With log_max_attention_logit each attention layer keeps the greatest logit that it has seen, and "
+    "the graph of every micro-batch with it. qk_clip resets it at each step, logging alone never does: "
+    "memory runs out, and the greatest logit since the job began is logged. With the patch it is reset once "
+    "it has been logged.",
     changes=("memory", "numbers"),
     met="log_max_attention_logit without qk_clip, on Transformer Engine 2.9 or later.",
-    evidence=(
-        "megatron-core 0.19 begins each layer's logit anew once it is logged (NVIDIA/Megatron-LM#5067), but "
-        "under CUDA graphs. What is logged is compared with the greatest logit of the step."
-    ),
+    evidence="megatron-core 0.19 begins each layer's logit anew once it is logged (NVIDIA/Megatron-LM#5067), "
+    "but under CUDA graphs. What is logged is compared with the greatest logit of the step.",
     upstream=("NVIDIA/Megatron-LM#5067",),
     targets=one_target(
         MEGATRON, variant("0.16", replaced("megatron.core.optimizer.qk_clip:clip_qk", clip_qk))

@@ -1,7 +1,5 @@
 """What is logged is the greatest logit of one step, and no graph of a step outlives it."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """`megatron.cp-comm-type-by-layer`: each layer gets the communication type that the list has for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -47,11 +45,9 @@ def init(original: Any, self: Any, config: Any, *args: Any, **options: Any) -> A
 PATCH = Patch(
     id="megatron.cp-comm-type-by-layer",
     summary="Each layer gets the context parallel communication type that the list has for it",
-    why=(
-        "cp_comm_type may be a list with a type for each layer. Until 0.16.1 Megatron looks a layer up by "
-        "its number, which counts from one: every layer has the type of the next, and the last raises an "
-        "IndexError."
-    ),
+    why="cp_comm_type may be a list with a type for each layer. Until 0.16.1 Megatron looks a layer up by "
+    "its number, which counts from one: every layer has the type of the next, and the last raises an "
+    "IndexError.",
     changes=("crashes", "speed"),
     met="cp_comm_type as a list, with a context parallel size above 1.",
     evidence="megatron-core 0.17 takes the item at a layer's number less one (NVIDIA/Megatron-LM#3389).",

@@ -1,7 +1,5 @@
 """Each layer is built with the type that the list has at its place, and the list is as it was afterwards."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

@@ -3,8 +3,6 @@
 The keyword and the groups are here, what attention needs in `overlay.patches._dynamic_cp.attention`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import Parameter, signature
 from types import ModuleType
@@ -119,18 +117,15 @@ def _ranks(arguments: dict[str, Any]) -> int:
 PATCH = Patch(
     id="megatron.dynamic-cp-names",
     summary="Dynamic context parallelism for verl on a released Megatron-Core",
-    why=(
-        "verl 0.8 asks Megatron for dynamic context parallelism by names of its development branch. "
-        "Megatron-Core 0.16 to 0.19 has it as hybrid context parallelism, and not all of it: rotary "
-        "positions are computed in the static group, which fails or is silently wrong with fused kernels, "
-        "and Transformer Engine's attention stays in the group of the last micro-batch. With the patch "
-        "names and groups are there, and attention follows."
-    ),
+    why="verl 0.8 asks Megatron for dynamic context parallelism by names of its development branch. "
+    "Megatron-Core 0.16 to 0.19 has it as hybrid context parallelism, and not all of it: rotary positions "
+    "are computed in the static group, which fails or is silently wrong with fused kernels, and Transformer "
+    "Engine's attention stays in the group of the last micro-batch. With the patch names and groups are "
+    "there, and attention follows.",
     changes=("numbers", "crashes"),
     met="verl's dynamic_context_parallel=True on a released Megatron-Core.",
-    evidence=(
-        "A step's gradients are compared with one process. Without the patch verl raises on these releases."
-    ),
+    evidence="A step's gradients are compared with one process. Without the patch verl raises on these "
+    "releases.",
     upstream=("verl-project/verl#5057", "NVIDIA/Megatron-LM#3405"),
     targets=(
         Target(

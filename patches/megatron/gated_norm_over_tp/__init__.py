@@ -1,7 +1,5 @@
 """`megatron.gated-norm-over-tp`: the norm of a gated delta net has its whole gradient on each rank."""
 
-from __future__ import annotations
-
 import functools
 from types import SimpleNamespace
 from typing import Any
@@ -51,21 +49,15 @@ PATCH = Patch(
     id="megatron.gated-norm-over-tp",
     revision=2,
     summary="The norm of a gated delta net has its whole gradient without sequence parallelism too",
-    why=(
-        "Each tensor parallel rank has its own heads of a gated delta net, a copy of the norm behind them, "
-        "and its heads' part of the norm's gradient. Megatron sums the parts only if sequence parallelism "
-        "is on: without it the copies drift apart, of which a checkpoint keeps one. With the patch the "
-        "parts are summed."
-    ),
+    why="Each tensor parallel rank has its own heads of a gated delta net, a copy of the norm behind them, "
+    "and its heads' part of the norm's gradient. Megatron sums the parts only if sequence parallelism is on: "
+    "without it the copies drift apart, of which a checkpoint keeps one. With the patch the parts are "
+    "summed.",
     changes=("numbers",),
-    met=(
-        "Gated delta nets (Qwen3-Next, Qwen3.5) in Megatron's own layer, with tensor parallelism and "
-        "without sequence_parallel."
-    ),
-    evidence=(
-        "One process of Megatron's own layer has the same gradient, and so does Megatron with sequence "
-        "parallelism."
-    ),
+    met="Gated delta nets (Qwen3-Next, Qwen3.5) in Megatron's own layer, with tensor parallelism and without "
+    "sequence_parallel.",
+    evidence="One process of Megatron's own layer has the same gradient, and so does Megatron with sequence "
+    "parallelism.",
     upstream=("NVIDIA/Megatron-LM#7452",),
     targets=one_target(
         MEGATRON,

@@ -1,7 +1,5 @@
 """Each tensor parallel rank has the gradients of the layer that one process computes, the norm's too."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from functools import partial

@@ -5,8 +5,6 @@ Every optimizer begins with one of two functions. There the marks are put right 
 classes, before optimizers copy them to their shards.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -83,22 +81,16 @@ PATCH = Patch(
     id="megatron.grad-norm",
     revision=2,
     summary="Experts, undivided weights and attention sinks count once in the gradient norm",
-    why=(
-        "With tensor parallelism Megatron counts a parameter without a mark on the first rank only, and one "
-        "with a mark on all. Since Transformer Engine 2.13 grouped experts have none: (TP-1)/TP of them is "
-        "missing from the norm, and gradients are clipped too weakly. Up to Megatron 0.16 undivided "
-        "weights, as the down projections of multi-latent attention, count TP times. Attention sinks have "
-        "never been marked. With the patch the marks are right, and the norm of a running job changes."
-    ),
+    why="With tensor parallelism Megatron counts a parameter without a mark on the first rank only, and one "
+    "with a mark on all. Since Transformer Engine 2.13 grouped experts have none: (TP-1)/TP of them is "
+    "missing from the norm, and gradients are clipped too weakly. Up to Megatron 0.16 undivided weights, as "
+    "the down projections of multi-latent attention, count TP times. Attention sinks have never been marked. "
+    "With the patch the marks are right, and the norm of a running job changes.",
     changes=("numbers",),
-    met=(
-        "Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later (Megatron before "
-        "0.19), multi-latent attention (Megatron before 0.17) or softmax_type=learnable (any)."
-    ),
-    evidence=(
-        "megatron-core 0.19 marks experts so, and 0.17 leaves weights that are not split unmarked. Norm and "
-        "update are compared with the whole model's in float64, those of attention sinks too."
-    ),
+    met="Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later (Megatron before "
+    "0.19), multi-latent attention (Megatron before 0.17) or softmax_type=learnable (any).",
+    evidence="megatron-core 0.19 marks experts so, and 0.17 leaves weights that are not split unmarked. Norm "
+    "and update are compared with the whole model's in float64, those of attention sinks too.",
     upstream=(
         "NVIDIA/Megatron-LM#5916",
         "NVIDIA/Megatron-LM#3213",

@@ -1,7 +1,5 @@
 """All ranks clip by the norm of the whole model's gradient, whatever Transformer Engine marked."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import math

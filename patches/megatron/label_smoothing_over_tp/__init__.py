@@ -1,7 +1,5 @@
 """`megatron.label-smoothing-over-tp`: labels are smoothed over the vocabulary of all ranks."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
@@ -80,10 +78,8 @@ PATCH = Patch(
     id="megatron.label-smoothing-over-tp",
     revision=3,
     summary="Labels are smoothed over the whole vocabulary, not over a rank's part of it",
-    why=(
-        "With tensor parallelism Megatron's cross entropy smooths labels over a rank's part of the "
-        "vocabulary, as if it were all: every rank has another loss, and a gradient that is not that of any."
-    ),
+    why="With tensor parallelism Megatron's cross entropy smooths labels over a rank's part of the "
+    "vocabulary, as if it were all: every rank has another loss, and a gradient that is not that of any.",
     changes=("numbers",),
     met="label_smoothing above 0 in vocab_parallel_cross_entropy, with a tensor parallel size above 1.",
     evidence="Loss and gradient are those of torch's cross entropy over the whole vocabulary, in float64.",

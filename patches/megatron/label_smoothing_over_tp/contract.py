@@ -1,7 +1,5 @@
 """Loss and gradient of each tensor parallel rank are those of one process in float64, smoothed or not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

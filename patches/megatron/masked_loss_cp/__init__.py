@@ -1,23 +1,15 @@
 """`megatron.masked-loss-cp`: a masked loss is divided by the tokens of all context parallel ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.patch import Patch, around, one_target, replaced, variant
 
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    Figure(name="weight", says="what the last of them weighs, in what Megatron gives it", combine="max"),
-    did="weighed the loss of",
-    always=True,
-    then="the last by {weight}",
-)
+_SITE = "megatron.core.pipeline_parallel.schedules:forward_step_calc_loss"
+EFFECT = effect(__name__, "micro-batch", did="weighed the loss of", always=True)
 #: What a loss function returns that leaves the division to Megatron: a sum, a number of tokens, a report.
 PARTS = 3
 #: Settings by which sequences get context parallel groups of their own.
@@ -62,7 +54,6 @@ def _over_all_ranks(loss_func: Callable[..., Any], size: int | None) -> Callable
         torch.distributed.all_reduce(total, group=parallel_state.get_context_parallel_group())
         divisor = divisor.clamp(min=1)  # 0.14 divides by none
         share = divisor * ranks / total.clamp(min=1)
-        EFFECT.weight = share  # as it is: it is fetched when somebody asks
         return summed * share.to(summed.dtype), divisor, reduced
 
     return loss
@@ -71,28 +62,17 @@ def _over_all_ranks(loss_func: Callable[..., Any], size: int | None) -> Callable
 PATCH = Patch(
     id="megatron.masked-loss-cp",
     summary="A masked loss under context parallelism is divided by the tokens of all its ranks",
-    why=(
-        "Without calculate_per_token_loss, Megatron divides a sum of losses by the tokens of its own "
-        "context parallel rank, and averages over the ranks. If a prompt is masked, a token with few others "
-        "on its rank weighs more, and where a rank has none, the loss of the others is halved, or is NaN in "
-        "0.14. With the patch the sum of all ranks is divided by the tokens of all, in one more all-reduce "
-        "of one number. Data parallel ranks still divide by their own."
-    ),
+    why="Without calculate_per_token_loss, Megatron divides a sum of losses by the tokens of its own context "
+    "parallel rank, and averages over the ranks. If a prompt is masked, a token with few others on its rank "
+    "weighs more, and where a rank has none, the loss of the others is halved, or is NaN in 0.14. With the "
+    "patch the sum of all ranks is divided by the tokens of all, in one more all-reduce of one number. Data "
+    "parallel ranks still divide by their own.",
     changes=("numbers",),
-    met=(
-        "Context parallelism without calculate_per_token_loss, and a loss function that returns a sum, a "
-        "number of tokens and a report, as that of Megatron's pretrain_gpt.py."
-    ),
+    met="Context parallelism without calculate_per_token_loss, and a loss function that returns a sum, a "
+    "number of tokens and a report, as that of Megatron's pretrain_gpt.py.",
     opt_in=True,
-    evidence=(
-        "Takes the mean over the tokens of all context parallel ranks, as one process does. Upstream's mean "
-        "of ranks' means is open in NVIDIA/Megatron-LM#7513."
-    ),
+    evidence="Takes the mean over the tokens of all context parallel ranks, as one process does. Upstream's "
+    "mean of ranks' means is open in NVIDIA/Megatron-LM#7513.",
     upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#1764"),
-    targets=one_target(
-        MEGATRON,
-        variant(
-            "0.14", replaced("megatron.core.pipeline_parallel.schedules:forward_step_calc_loss", calc_loss)
-        ),
-    ),
+    targets=one_target(MEGATRON, variant("0.14", replaced(_SITE, calc_loss))),
 )

@@ -1,7 +1,5 @@
 """Context parallel ranks with different numbers of tokens get the gradient of one process."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`megatron.mla-rotary-key-over-tp`: the rotary key that all heads share has the gradient of all ranks."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
@@ -75,23 +73,16 @@ def _whole() -> Any:
 PATCH = Patch(
     id="megatron.mla-rotary-key-over-tp",
     summary="The rotary key of multi-latent attention has the gradient of all heads, not of one rank's",
-    why=(
-        "All heads of multi-latent attention share one rotary key, and each tensor parallel rank hands back "
-        "its gradient from its own heads alone. That is right only with sequence parallelism and a down "
-        "projection that every rank has whole. Elsewhere the gradient of that projection's last rows and of "
-        "all earlier layers is too small, and without sequence parallelism the ranks' copies drift apart. "
-        "With the patch the parts are summed: one all-reduce of that key for each layer in the backward "
-        "pass."
-    ),
+    why="All heads of multi-latent attention share one rotary key, and each tensor parallel rank hands back "
+    "its gradient from its own heads alone. That is right only with sequence parallelism and a down "
+    "projection that every rank has whole. Elsewhere the gradient of that projection's last rows and of all "
+    "earlier layers is too small, and without sequence parallelism the ranks' copies drift apart. With the "
+    "patch the parts are summed: one all-reduce of that key for each layer in the backward pass.",
     changes=("numbers",),
-    met=(
-        "multi_latent_attention with tensor parallelism: before 0.14, without sequence_parallel, without "
-        "Transformer Engine, or with mla_down_proj_fusion."
-    ),
-    evidence=(
-        "One process of Megatron's own layer has the same gradients, and so does Megatron where that is "
-        "right."
-    ),
+    met="multi_latent_attention with tensor parallelism: before 0.14, without sequence_parallel, without "
+    "Transformer Engine, or with mla_down_proj_fusion.",
+    evidence="One process of Megatron's own layer has the same gradients, and so does Megatron where that is "
+    "right.",
     upstream=("NVIDIA/Megatron-LM#6839",),
     targets=one_target(MEGATRON, variant("0.12", replaced(_TENSORS, tensors))),
 )

@@ -1,7 +1,5 @@
 """Each tensor parallel rank has the gradients of multi-latent attention that one process computes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from functools import partial

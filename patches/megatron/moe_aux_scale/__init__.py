@@ -4,8 +4,6 @@ Loss and coefficient are both multiplied by what is missing of the gradient: it 
 their quotient, stays. Where that is one rank's, Megatron's tracker is told to average it.
 """
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 from copy import copy
 from inspect import signature
@@ -195,27 +193,20 @@ PATCH = Patch(
     id="megatron.moe-aux-scale",
     revision=3,
     summary="Auxiliary and z-losses of MoE routers with the weight that their coefficients say",
-    why=(
-        "The gradient of a router's auxiliary losses depends on the layout of the ranks. With "
-        "calculate_per_token_loss it is too small by the tensor times the context parallel size, from 0.16 "
-        "on that of seq_aux_loss by the micro-batch size as well, and from 0.19 on too large with a padding "
-        "mask. Without it, it is too small by the context parallel size before 0.16. What is logged is one "
-        "data parallel rank's loss before 0.14, and one rank's z-loss before 0.19. With the patch both are "
-        "those of one process: scale the coefficients to keep the balance of a running job. "
-        "global_aux_loss, and the report of a z-loss with a padding mask, stay as they are."
-    ),
+    why="The gradient of a router's auxiliary losses depends on the layout of the ranks. With "
+    "calculate_per_token_loss it is too small by the tensor times the context parallel size, from 0.16 on "
+    "that of seq_aux_loss by the micro-batch size as well, and from 0.19 on too large with a padding mask. "
+    "Without it, it is too small by the context parallel size before 0.16. What is logged is one data "
+    "parallel rank's loss before 0.14, and one rank's z-loss before 0.19. With the patch both are those of "
+    "one process: scale the coefficients to keep the balance of a running job. global_aux_loss, and the "
+    "report of a z-loss with a padding mask, stay as they are.",
     changes=("numbers",),
-    met=(
-        "moe_aux_loss_coeff or moe_z_loss_coeff with calculate_per_token_loss and tensor or context "
-        "parallelism (before 0.19; later with a padding mask), or without it and with context parallelism "
-        "(before 0.16). The report is off with data parallelism too (before 0.14; a z-loss in 0.16 and "
-        "0.17)."
-    ),
+    met="moe_aux_loss_coeff or moe_z_loss_coeff with calculate_per_token_loss and tensor or context "
+    "parallelism (before 0.19; later with a padding mask), or without it and with context parallelism "
+    "(before 0.16). The report is off with data parallelism too (before 0.14; a z-loss in 0.16 and 0.17).",
     opt_in=True,
-    evidence=(
-        "Takes the weight of one process for the coefficient. A running job may have chosen it against the "
-        "gradient that it got."
-    ),
+    evidence="Takes the weight of one process for the coefficient. A running job may have chosen it against "
+    "the gradient that it got.",
     upstream=(
         "NVIDIA/Megatron-LM#5047",
         "NVIDIA/Megatron-LM#2217",

@@ -1,7 +1,5 @@
 """Auxiliary losses give a router the gradient of one process, and report its losses, in every layout."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Iterable

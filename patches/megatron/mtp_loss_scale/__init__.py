@@ -1,7 +1,5 @@
 """`megatron.mtp-loss-scale`: its loss is divided by the tokens of all context parallel ranks."""
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 from copy import copy
 from inspect import signature
@@ -99,22 +97,18 @@ PATCH = Patch(
     id="megatron.mtp-loss-scale",
     revision=2,
     summary="Multi-token prediction under context parallelism is divided by the tokens of all its ranks",
-    why=(
-        "The loss of multi-token prediction is a mean over the tokens of one context parallel rank, and is "
-        "averaged over the ranks. If a prompt is masked, a token with few others on its rank weighs more, "
-        "and where a rank has none, the loss of the others is halved, or is NaN up to 0.16. With "
-        "calculate_per_token_loss it is so from 0.17 on; before, only the report is. With the patch "
-        "gradient and report are those of one process, at up to four all-reduces of one number for each "
-        "depth. Data parallel ranks and micro-batches still divide by their own."
-    ),
+    why="The loss of multi-token prediction is a mean over the tokens of one context parallel rank, and is "
+    "averaged over the ranks. If a prompt is masked, a token with few others on its rank weighs more, and "
+    "where a rank has none, the loss of the others is halved, or is NaN up to 0.16. With "
+    "calculate_per_token_loss it is so from 0.17 on; before, only the report is. With the patch gradient and "
+    "report are those of one process, at up to four all-reduces of one number for each depth. Data parallel "
+    "ranks and micro-batches still divide by their own.",
     changes=("numbers",),
     met="Multi-token prediction (mtp_num_layers) with context parallelism.",
     opt_in=True,
     includes=("megatron.mtp-without-tokens",),
-    evidence=(
-        "Takes the mean over the tokens of all context parallel ranks, as one process does. Upstream's mean "
-        "of ranks' means is open in NVIDIA/Megatron-LM#7498."
-    ),
+    evidence="Takes the mean over the tokens of all context parallel ranks, as one process does. Upstream's "
+    "mean of ranks' means is open in NVIDIA/Megatron-LM#7498.",
     upstream=("NVIDIA/Megatron-LM#7498", "NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#3396"),
     targets=one_target(
         MEGATRON,

@@ -1,7 +1,5 @@
 """Context parallel ranks get the gradient of multi-token prediction, and the loss, of one process."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

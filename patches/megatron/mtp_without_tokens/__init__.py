@@ -1,7 +1,5 @@
 """`megatron.mtp-without-tokens`: multi-token prediction survives a micro-batch that has no token for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -39,18 +37,14 @@ def roll_tensor(original: Any, *args: Any, **options: Any) -> Any:
 PATCH = Patch(
     id="megatron.mtp-without-tokens",
     summary="Multi-token prediction survives a micro-batch without a token to predict",
-    why=(
-        "Megatron divides the loss of multi-token prediction by the tokens that are left in the shifted "
-        "mask. If a rank has none in a micro-batch, loss and gradient are NaN, unless "
-        "calculate_per_token_loss is on. With the patch such a micro-batch adds nothing. "
-        "megatron.mtp-loss-scale does this too, and stands in for it."
-    ),
+    why="Megatron divides the loss of multi-token prediction by the tokens that are left in the shifted "
+    "mask. If a rank has none in a micro-batch, loss and gradient are NaN, unless calculate_per_token_loss "
+    "is on. With the patch such a micro-batch adds nothing. megatron.mtp-loss-scale does this too, and "
+    "stands in for it.",
     changes=("crashes", "numbers"),
     met="mtp_num_layers set, with a micro-batch on a rank of which no token is left in the shifted mask.",
-    evidence=(
-        "megatron-core 0.17 divides by one at least (NVIDIA/Megatron-LM#3396). Other micro-batches are "
-        "compared with the mean over their tokens."
-    ),
+    evidence="megatron-core 0.17 divides by one at least (NVIDIA/Megatron-LM#3396). Other micro-batches are "
+    "compared with the mean over their tokens.",
     upstream=("NVIDIA/Megatron-LM#3396",),
     targets=one_target(
         MEGATRON,

@@ -1,7 +1,5 @@
 """A micro-batch adds what its own tokens say, and nothing where there are none for multi-token prediction."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts

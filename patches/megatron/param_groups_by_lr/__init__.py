@@ -4,8 +4,6 @@ Two methods pair an optimizer's groups with those of a checkpoint. The first is 
 tie. The second is part of a long one: what calls that is wrapped, and puts right what it got wrong.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -117,21 +115,15 @@ def make_load(original: Callable[..., Any], module: ModuleType) -> Callable[...,
 PATCH = Patch(
     id="megatron.param-groups-by-lr",
     summary="A resumed job keeps the learning rate of each parameter group",
-    why=(
-        "Megatron pairs an optimizer's parameter groups with those of a checkpoint without regard to the "
-        "learning rate, by which alone they may differ since 0.16, as with decoupled_lr. Then all get what "
-        "was saved of the last. The distributed optimizer trains the whole model at the rate of the "
-        "embedding or the other way round, without a word. Others refuse to load, or lose their moments."
-    ),
+    why="Megatron pairs an optimizer's parameter groups with those of a checkpoint without regard to the "
+    "learning rate, by which alone they may differ since 0.16, as with decoupled_lr. Then all get what was "
+    "saved of the last. The distributed optimizer trains the whole model at the rate of the embedding or the "
+    "other way round, without a word. Others refuse to load, or lose their moments.",
     changes=("numbers", "crashes"),
-    met=(
-        "A job that is resumed with its optimizer and decoupled_lr, or any other parameter groups that "
-        "differ in max_lr, min_lr, start_wd or end_wd alone."
-    ),
-    evidence=(
-        "megatron-core 0.19 pairs groups by their rates as well (NVIDIA/Megatron-LM#4705). What is loaded "
-        "is compared with what was saved."
-    ),
+    met="A job that is resumed with its optimizer and decoupled_lr, or any other parameter groups that "
+    "differ in max_lr, min_lr, start_wd or end_wd alone.",
+    evidence="megatron-core 0.19 pairs groups by their rates as well (NVIDIA/Megatron-LM#4705). What is "
+    "loaded is compared with what was saved.",
     upstream=("NVIDIA/Megatron-LM#4705",),
     targets=one_target(
         MEGATRON,

@@ -5,8 +5,6 @@ and its gradient. So the stock backward is called, and afterwards each detached 
 and its reference to the storage. The storage is never resized: whatever else uses it keeps it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -160,22 +158,16 @@ def verl_patch(_original: Any) -> None:
 PATCH = Patch(
     id=ID,
     summary="Release a recomputed layer's input after its backward, without touching its aliases",
-    why=(
-        "With full recomputation of MoE layers, the input of every layer and its gradient stay in memory "
-        "after the backward pass: token_dispatcher.probs keeps the graph. verl frees their storage by "
-        "force, which corrupts every alias of it (the decoder's output under multi-token prediction, "
-        "captured hidden states), copies each gradient and loses Megatron's flags. With the patch "
-        "Megatron's own backward runs, and the detached inputs then drop their references, unless something "
-        "else uses them."
-    ),
+    why="With full recomputation of MoE layers, the input of every layer and its gradient stay in memory "
+    "after the backward pass: token_dispatcher.probs keeps the graph. verl frees their storage by force, "
+    "which corrupts every alias of it (the decoder's output under multi-token prediction, captured hidden "
+    "states), copies each gradient and loses Megatron's flags. With the patch Megatron's own backward runs, "
+    "and the detached inputs then drop their references, unless something else uses them.",
     changes=("memory",),
-    met=(
-        "Full recomputation of MoE layers: recompute_granularity=full. No number changes where memory was "
-        "not aliased."
-    ),
-    evidence=(
-        "Gradients and flags are compared, to the bit, with Megatron's own backward, which runs unchanged."
-    ),
+    met="Full recomputation of MoE layers: recompute_granularity=full. No number changes where memory was "
+    "not aliased.",
+    evidence="Gradients and flags are compared, to the bit, with Megatron's own backward, which runs "
+    "unchanged.",
     upstream=(
         "NVIDIA/Megatron-LM#3221",
         "NVIDIA/Megatron-LM#3267",

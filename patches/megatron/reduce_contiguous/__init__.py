@@ -1,7 +1,5 @@
 """`megatron.reduce-contiguous`: tensors of any strides are summed over tensor parallel ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -23,16 +21,11 @@ def reduce(original: Any, input_: Any, *args: Any, **kwargs: Any) -> Any:
 PATCH = Patch(
     id="megatron.reduce-contiguous",
     summary="Sums over tensor parallel ranks of tensors that are not contiguous",
-    why=(
-        "Megatron's all-reduce over tensor parallel ranks returns a tensor that is not contiguous without "
-        "the sum: each rank goes on with its own part of a gradient or an output. Megatron's own layers "
-        "hand in contiguous tensors; an adapter, a head of one's own or a fused output layer may not."
-    ),
+    why="Megatron's all-reduce over tensor parallel ranks returns a tensor that is not contiguous without "
+    "the sum: each rank goes on with its own part of a gradient or an output. With the patch it is summed.",
     changes=("numbers",),
-    met=(
-        "Tensor parallelism, and a module beyond Megatron's own that hands a transposed, sliced or expanded "
-        "tensor, or its gradient, to copy_to_ or reduce_from_tensor_model_parallel_region."
-    ),
+    met="Tensor parallelism, and a module beyond Megatron's own that hands a transposed, sliced or expanded "
+    "tensor, or its gradient, to copy_to_ or reduce_from_tensor_model_parallel_region.",
     evidence="megatron-core 0.19 returns the tensor that it has reduced (NVIDIA/Megatron-LM#5338).",
     upstream=("NVIDIA/Megatron-LM#5338",),
     targets=one_target(MEGATRON, *(variant(name, replaced(_REDUCE, reduce)) for name in ("0.12", "0.13"))),

@@ -1,7 +1,5 @@
 """Two ranks add up tensors of any strides, forward and backward, as float64 arithmetic on one does."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

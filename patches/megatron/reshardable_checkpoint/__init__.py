@@ -4,14 +4,12 @@ Saving looks parameters up by their place in a buffer, in a tensor from which th
 While it runs, what it looks them up in takes them at the place where they are.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.errors import OverlayError
 from overlay.patch import Patch, around, one_target, replaced, variant
 
@@ -20,17 +18,7 @@ _OPTIMIZER = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
 _READ = f"{_OPTIMIZER}.load_parameter_state_from_fully_reshardable"
 #: From which places of the tensors it leaves the padding out is what is mended.
 _GATHER = f"{_OPTIMIZER}.get_parameter_state_dp_zero"
-EFFECT = effect(
-    __name__,
-    "buffer",
-    Figure(
-        name="padding",
-        says="the most elements of padding by which parameters would have been shifted",
-        combine="max",
-    ),
-    did="saved unshifted",
-    then="without it shifted by up to {padding} elements",
-)
+EFFECT = effect(__name__, "buffer", did="saved unshifted")
 
 
 class ShiftedCheckpointError(OverlayError):
@@ -67,10 +55,8 @@ def save(original: Any, self: Any, *args: Any, **options: Any) -> Any:
         state = gather(*some, **more)
         for number, buffer in enumerate(self.buffers) if state is not None else ():
             before = _padding(buffer)
-            shift = max(before.values(), default=0)
             EFFECT.calls += 1
-            EFFECT.changed += shift > 0
-            EFFECT.padding = max(EFFECT.padding, shift)
+            EFFECT.changed += any(before.values())
             for tensors in state[number].values():
                 for key, value in tensors.items():
                     if isinstance(value, torch.Tensor):
@@ -138,23 +124,17 @@ PATCH = Patch(
     id="megatron.reshardable-checkpoint",
     revision=2,
     summary="Fully reshardable checkpoints have each parameter's optimizer state, not its neighbour's",
-    why=(
-        "In the format fully_reshardable Megatron gathers master weights and moments without the padding at "
-        "the end of buckets, and cuts parameters out by places that count it. From the second bucket on "
-        "each is saved shifted into the next, and the first step after a resume replaces the weights by "
-        "that. With the patch they are cut out where they are, and a checkpoint is refused whose master "
-        "weights are those of the model in the first bucket alone."
-    ),
+    why="In the format fully_reshardable Megatron gathers master weights and moments without the padding at "
+    "the end of buckets, and cuts parameters out by places that count it. From the second bucket on each is "
+    "saved shifted into the next, and the first step after a resume replaces the weights by that. With the "
+    "patch they are cut out where they are, and a checkpoint is refused whose master weights are those of "
+    "the model in the first bucket alone.",
     changes=("numbers", "safety"),
-    met=(
-        "Checkpoints with dist_ckpt_optim_fully_reshardable (verl 0.7.1: always) with overlap_grad_reduce, "
-        "so that there are several buckets, and padding in them: a data parallel size that is no power of "
-        "two, ddp_pad_buckets_for_high_nccl_busbw, or parameters whose sizes are no multiples of 128."
-    ),
-    evidence=(
-        "Upstream's main branch leaves out the padding on both sides (NVIDIA/Megatron-LM#5077). What is "
-        "saved is compared with each parameter's own weight and moments."
-    ),
+    met="Checkpoints with dist_ckpt_optim_fully_reshardable (verl 0.7.1: always) with overlap_grad_reduce, "
+    "so that there are several buckets, and padding in them: a data parallel size that is no power of two, "
+    "ddp_pad_buckets_for_high_nccl_busbw, or parameters whose sizes are no multiples of 128.",
+    evidence="Upstream's main branch leaves out the padding on both sides (NVIDIA/Megatron-LM#5077). What is "
+    "saved is compared with each parameter's own weight and moments.",
     upstream=("NVIDIA/Megatron-LM#5077",),
     targets=one_target(
         MEGATRON,

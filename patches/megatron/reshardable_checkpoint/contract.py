@@ -1,7 +1,5 @@
 """What is saved of each parameter is its own master weight, and Adam's moments of its own gradient."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 
@@ -9,29 +7,19 @@ from overlay.compat.contracts import megatron_parts as parts
 from overlay.errors import OverlayError
 
 BETAS = (0.9, 0.95)
-#: Elements of a bucket: so many that up to eight ranks have some of the first one, padding or not.
+#: Elements of a bucket, of which there are several.
 BUCKET = 5000
 
 
 @parts.on_one_rank
-def wrong(seed: str) -> str:
-    """Return which parameters are saved with another's state, in one process; empty if none is."""
-    return saved_and_loaded(seed)
-
-
-def saved_and_loaded(seed: str) -> str:
-    """Return the same for the data parallel ranks that there are: all of them get the same gradients."""
+def wrong(_seed: str) -> str:
+    """Return which parameters are saved with another's state, empty if none is."""
     import torch
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        torch.manual_seed(int(seed) % 2**31)
-        model, optimizer, gradients, before = trained(dtype)
-        # Both, before anything is said: ranks that are done would leave others in a collective.
-        states = [save(model, optimizer, efficient=efficient) for efficient in (False, True)]
-        if states[0] is None:
-            return "nothing is saved"
-        for state in states:
-            if found := _others(state or {}, gradients, before):
+        model, optimizer, gradients, before = _trained(dtype)
+        for efficient in (False, True):
+            if found := _others(_save(model, optimizer, efficient=efficient), gradients, before):
                 return found
         if found := _round_trip(model, optimizer):
             return found
@@ -42,6 +30,8 @@ def _others(state: dict[str, dict[str, Any]], gradients: dict[str, Any], weights
     """Return which parameter is saved with the state of another, empty if none is."""
     import torch
 
+    if state.keys() != gradients.keys():
+        return f"what is saved is of the parameters {sorted(state)}"
     for name, tensors in state.items():
         grad = gradients[name]
         exact = {"exp_avg": (1 - BETAS[0]) * grad, "exp_avg_sq": (1 - BETAS[1]) * grad**2}
@@ -57,10 +47,10 @@ def _round_trip(model: Any, optimizer: Any) -> str:
     """Load what was saved, then what upstream alone saves, which is to be refused."""
     import torch
 
-    whole = optimizer.sharded_param_state_fully_reshardable(keys(model), metadata={})
+    whole = optimizer.sharded_param_state_fully_reshardable(_keys(model), metadata={})
     plain = {number: {key: one.data.clone() for key, one in state.items()} for number, state in whole.items()}
-    load(optimizer, plain)
-    again = optimizer.sharded_param_state_fully_reshardable(keys(model), metadata={})
+    _load(optimizer, plain)
+    again = optimizer.sharded_param_state_fully_reshardable(_keys(model), metadata={})
     for number, tensors in plain.items():
         for key, value in tensors.items():
             if not torch.equal(again[number][key].data, value):
@@ -76,14 +66,14 @@ def _round_trip(model: Any, optimizer: Any) -> str:
         for (number, tensors), part, bucket in zip(plain.items(), rolled, buckets, strict=True)
     }
     with contextlib.suppress(OverlayError):
-        load(optimizer, moved)
+        _load(optimizer, moved)
         return "a shifted checkpoint is loaded"
     # Of other weights altogether nothing can be said.
-    load(optimizer, {n: {**tensors, "param": tensors["param"] + 1} for n, tensors in plain.items()})
+    _load(optimizer, {n: {**tensors, "param": tensors["param"] + 1} for n, tensors in plain.items()})
     return ""
 
 
-def trained(dtype: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
+def _trained(dtype: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
     """Return a model after one step of Adam, its optimizer, the gradients, and the weights that it has."""
     import torch
 
@@ -116,7 +106,7 @@ def trained(dtype: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
     return model, optimizer, gradients, weights
 
 
-def keys(model: Any) -> dict[str, Any]:
+def _keys(model: Any) -> dict[str, Any]:
     """Return the sharded state of the model."""
     from megatron.core.dist_checkpointing import ShardedTensor
 
@@ -125,19 +115,19 @@ def keys(model: Any) -> dict[str, Any]:
     }
 
 
-def save(model: Any, optimizer: Any, *, efficient: bool) -> dict[str, dict[str, Any]] | None:
-    """Return what is saved of each parameter by its name, `None` on a rank that saves nothing."""
+def _save(model: Any, optimizer: Any, *, efficient: bool) -> dict[str, dict[str, Any]]:
+    """Return what is saved of each parameter by its name."""
     state = optimizer.sharded_param_state_fully_reshardable(
-        keys(model), metadata={"distrib_optim_fully_reshardable_mem_efficient": efficient}
+        _keys(model), metadata={"distrib_optim_fully_reshardable_mem_efficient": efficient}
     )
     found: dict[str, dict[str, Any]] = {}
-    for tensors in (state or {}).values():
+    for tensors in state.values():
         for key, sharded in tensors.items():
             found.setdefault(sharded.key.rpartition(".")[2], {})[key] = sharded.data
-    return found or None
+    return found
 
 
-def load(optimizer: Any, state: dict[int, Any]) -> None:
+def _load(optimizer: Any, state: dict[int, Any]) -> None:
     """Load the state of the parameters, as the load of a checkpoint does."""
     setting = optimizer._set_main_param_and_optimizer_states
 

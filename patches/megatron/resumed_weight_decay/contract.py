@@ -1,7 +1,5 @@
 """A resumed schedule has at once, in every group, what the one that was saved had."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """`megatron.sigmoid-aux-scores`: the balancing loss of a sigmoid router is computed in float32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -42,16 +40,12 @@ def method(original: Any, self: Any, logits: Any) -> Any:
 PATCH = Patch(
     id="megatron.sigmoid-aux-scores",
     summary="The balancing loss of a sigmoid router is computed in float32",
-    why=(
-        "The scores for a sigmoid router's load balancing loss are computed in the type of the logits. In "
-        "bfloat16 they keep three digits: experts tie that do not, and the router's gradient is as coarse. "
-        "A softmax router, and the scores by which tokens are sent, are computed in float32."
-    ),
+    why="The scores for a sigmoid router's load balancing loss are computed in the type of the logits. In "
+    "bfloat16 they keep three digits: experts tie that do not, and the router's gradient is as coarse. A "
+    "softmax router, and the scores by which tokens are sent, are computed in float32.",
     changes=("numbers",),
-    met=(
-        "moe_router_score_function=sigmoid with a load balancing loss and a coefficient above 0, with "
-        "logits below float32: moe_router_dtype unset, the router not fused."
-    ),
+    met="moe_router_score_function=sigmoid with a load balancing loss and a coefficient above 0, with logits "
+    "below float32: moe_router_dtype unset, the router not fused.",
     evidence="megatron-core 0.17 computes them in float32 (NVIDIA/Megatron-LM#2765).",
     upstream=("NVIDIA/Megatron-LM#2765",),
     targets=one_target(

@@ -1,7 +1,5 @@
 """The scores for the load balancing loss and their gradient are those of float64, but for rounding."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any

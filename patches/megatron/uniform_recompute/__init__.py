@@ -1,7 +1,5 @@
 """`megatron.uniform-recompute`: the layers need be no multiple of those that are recomputed together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -42,16 +40,11 @@ def checkpointed_forward(original: Any, self: Any, *args: Any, **options: Any) -
 PATCH = Patch(
     id="megatron.uniform-recompute",
     summary="Uniform recomputation takes a last chunk of fewer layers",
-    why=(
-        "With recompute_method=uniform the first forward dies with an IndexError, if the layers of a "
-        "pipeline stage are no multiple of recompute_num_layers: Megatron asks for layers behind the last "
-        "one."
-    ),
+    why="With recompute_method=uniform the first forward dies with an IndexError, if the layers of a "
+    "pipeline stage are no multiple of recompute_num_layers: Megatron asks for layers behind the last one.",
     changes=("crashes",),
-    met=(
-        "recompute_granularity=full, recompute_method=uniform and a recompute_num_layers that does not "
-        "divide the layers of a pipeline stage."
-    ),
+    met="recompute_granularity=full, recompute_method=uniform and a recompute_num_layers that does not "
+    "divide the layers of a pipeline stage.",
     evidence="megatron-core 0.17 ends the last chunk at the last layer (NVIDIA/Megatron-LM#3562).",
     upstream=("NVIDIA/Megatron-LM#3562",),
     targets=one_target(

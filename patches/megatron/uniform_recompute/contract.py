@@ -1,7 +1,5 @@
 """Recomputed in chunks of any size, a block has the output and the gradients that it has without."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts

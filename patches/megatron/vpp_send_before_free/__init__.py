@@ -1,7 +1,5 @@
 """`megatron.vpp-send-before-free`: an activation keeps its memory as long as it is being sent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -31,22 +29,17 @@ def p2p_ops(original: Any, *args: Any, **kwargs: Any) -> Any:
 PATCH = Patch(
     id="megatron.vpp-send-before-free",
     summary="The interleaved pipeline keeps an activation's memory until it has been sent",
-    why=(
-        "With overlapped communication, Megatron's interleaved pipeline frees the memory of an activation "
-        "before it has waited for the send. What is computed next may be written there, and the next stage "
-        "goes on with other numbers: gradients are wrong, or NaN, without a word. With the patch the send "
-        "holds the memory, of at most two activations at a time, and no stage waits for more. A torch whose "
-        "NCCL backend records the stream of each send (its source did so until the middle of 2025 at least, "
-        "pytorch#155854) keeps the memory by itself."
-    ),
+    why="With overlapped communication, Megatron's interleaved pipeline frees the memory of an activation "
+    "before it has waited for the send. What is computed next may be written there, and the next stage goes "
+    "on with other numbers: gradients are wrong, or NaN, without a word. With the patch the send holds the "
+    "memory, of at most two activations at a time, and no stage waits for more. A torch whose NCCL backend "
+    "records the stream of each send (its source did so until the middle of 2025 at least, pytorch#155854) "
+    "keeps the memory by itself.",
     changes=("numbers", "memory"),
-    met=(
-        "Virtual pipeline stages with overlap_p2p_comm and deallocate_pipeline_outputs, both of which "
-        "Megatron's own arguments set with virtual stages."
-    ),
-    evidence=(
-        "megatron-core 0.18 waits for the send before it frees the activation (NVIDIA/Megatron-LM#4047)."
-    ),
+    met="Virtual pipeline stages with overlap_p2p_comm and deallocate_pipeline_outputs, both of which "
+    "Megatron's own arguments set with virtual stages.",
+    evidence="megatron-core 0.18 waits for the send before it frees the activation "
+    "(NVIDIA/Megatron-LM#4047).",
     upstream=("NVIDIA/Megatron-LM#4047",),
     targets=one_target(
         MEGATRON,

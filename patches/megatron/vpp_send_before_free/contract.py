@@ -1,7 +1,5 @@
 """An activation that is being sent keeps its memory until the send has been waited for, and no longer."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import os

@@ -78,10 +78,9 @@ PATCH = Patch(
     id="miles.loss-memory",
     summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
     why="miles copies the logits of every response for the log-probabilities and again for the entropy, and "
-    "keeps a softmax for the backward: up to three times the logits on top of them. With the patch the "
-    "forward keeps a few numbers for each row, the backward computes the rest again in the gradient itself, "
-    "and all ranks enter the same collectives. Logits that are not float32 and --true-on-policy-mode are "
-    "left to miles.",
+    "keeps a softmax for the backward: up to three times the logits. With the patch the forward keeps a few "
+    "numbers for each row, the backward computes the rest again in the gradient itself, and all ranks enter "
+    "the same collectives. Logits that are not float32 and --true-on-policy-mode are left to miles.",
     changes=("memory",),
     met="Policy and SFT losses on float32 logits. Numbers change by rounding.",
     upstream=("THUDM/slime#1788", "THUDM/slime#2123"),

@@ -10,7 +10,7 @@ from overlay.patch import Patch, one_target, replaced, variant
 _ADVANTAGES = "miles.backends.training_utils.loss_hub.advantages"
 _STATE = "miles.backends.training_utils.parallel:ParallelState"
 _GROUPS = "miles.utils.ft_utils.process_group_utils"
-EFFECT = whitening.effect_of(__name__, "miles")
+EFFECT = whitening.effect_of(__name__)
 
 
 def make_whiten(_original: Any, module: Any) -> Any:
@@ -23,11 +23,7 @@ def make_whiten(_original: Any, module: Any) -> Any:
         for group in module.get_parallel_state().effective_dp_cp.groups_inner_to_outer:
             GeneralPGUtil.create(group).all_reduce(sums, group, op=ReduceOp.SUM)
 
-    def place() -> tuple[int, int]:
-        cp = module.get_parallel_state().cp
-        return int(cp.rank), int(cp.size)
-
-    return whitening.over_all(all_reduce, place, EFFECT)
+    return whitening.over_all(all_reduce, lambda: int(module.get_parallel_state().cp.size), EFFECT)
 
 
 def make_normalize(original: Any, module: Any) -> Any:

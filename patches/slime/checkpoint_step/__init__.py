@@ -26,12 +26,10 @@ PATCH = Patch(
     id="slime.checkpoint-step",
     summary="The step of the reference's checkpoint is not that of the models loaded after it",
     why="To load the reference or the teacher, slime sets ckpt_step to that model's step, and restores it "
-    "only if --ckpt-step was set. The models that it loads next then come from that step of their own "
-    "checkpoints: an older one, or none, which stops the job. With the patch each comes from the step that "
-    "its own option names, else from the latest.",
+    "only if --ckpt-step was set. Models loaded next then come from that step of their own checkpoints, or "
+    "stop the job. With the patch each comes from the step that its own option names, else from the latest.",
     changes=("numbers", "crashes"),
-    met="--ref-ckpt-step or --opd-teacher-ckpt-step without --ckpt-step, and a model loaded after it: the "
-    "teacher of on-policy distillation, or the old actor (--keep-old-actor).",
+    met="--ref-ckpt-step or --opd-teacher-ckpt-step without --ckpt-step, and another model loaded after it.",
     upstream=("THUDM/slime#2243",),
     evidence="slime's commit 68a7347 (after 0.3.1) puts ckpt_step back in the same way.",
     targets=one_target(SLIME, variant("0.2.3", replaced(_LOAD, load_other))),

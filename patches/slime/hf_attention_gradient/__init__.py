@@ -9,19 +9,12 @@ from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
 
 _LAYER = "slime_plugins.models.hf_attention"
 _GATHER = f"{_LAYER}:_AllGatherForDuplicatedComputation"
-EFFECT = effect(
-    __name__,
-    "backward pass",
-    Figure(name="times", says="how often slime would have added up one gradient", combine="max"),
-    did="corrected",
-    always=True,
-    then="without it {times} times the gradient",
-)
+EFFECT = effect(__name__, "backward pass", did="corrected", always=True)
 #: In how many parts the gradient of all tokens is sent: one of them is held besides it.
 _PARTS = 8
 
@@ -59,7 +52,6 @@ def make_forward(original: Any, module: Any) -> Any:
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             EFFECT.changed += 1
-            EFFECT.times = max(EFFECT.times, ctx.ranks)
             return grads[0] / ctx.ranks, None
 
     def forward(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,8 +74,7 @@ PATCH = Patch(
     met="Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before "
     "it tensor parallelism with --sequence-parallel.",
     upstream=("THUDM/slime#1748",),
-    evidence="The gradient is that of one process in float64 with the same layer on all tokens, under "
-    "context, tensor and sequence parallelism (tests/real/test_hf_attention.py).",
+    evidence="The gradient is that of one process in float64 with the same layer on all tokens.",
     targets=one_target(
         SLIME,
         variant("0.2", replaced(f"{_LAYER}:HuggingfaceAttention.forward", make_forward)),

@@ -21,9 +21,8 @@ _OLDEST, _OLD = "slime.utils.tracking_utils", "slime.utils.logging_utils"
 PATCH = Patch(
     id="slime.metrics",
     summary="slime's logger gets what the patches changed, under overlay/",
-    why="The loggers of slime, such as wandb and tensorboard, do not show whether an applied patch ever "
-    "mattered. With this one, each call of the logger also gets overlay.metrics(): the figures of the "
-    "patches that were reached in the process that logs.",
+    why="slime's loggers, such as wandb, do not show whether an applied patch ever mattered. With this one, "
+    "each call also gets overlay.metrics(): the figures of the patches that were reached in this process.",
     changes=("safety",),
     met="OVERLAY_METRICS=1.",
     upstream=("THUDM/slime#801",),

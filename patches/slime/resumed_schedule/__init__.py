@@ -4,18 +4,12 @@ from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches._rebound import rebound
 
 _INITIALIZE = "slime.backends.megatron_utils.model:initialize_model_and_optimizer"
-EFFECT = effect(
-    __name__,
-    "load",
-    Figure(name="off", says="most samples the schedule would be off", unit="samples", combine="max"),
-    did="put the schedule back after",
-    then="without it {off} off",
-)
+EFFECT = effect(__name__, "load", did="put the schedule back after")
 
 
 def make_initialize(original: Any, module: Any) -> Any:
@@ -35,7 +29,6 @@ def make_initialize(original: Any, module: Any) -> Any:
         # Where the checkpoint says nothing of the schedule, it starts where slime says.
         if restored and restored[-1] > 0 and scheduler.num_steps != restored[-1]:
             EFFECT.changed += 1
-            EFFECT.off = max(EFFECT.off, abs(restored[-1] - scheduler.num_steps))
             scheduler.num_steps = restored[-1]
             scheduler.step(increment=0)
         return model, optimizer, scheduler, iteration

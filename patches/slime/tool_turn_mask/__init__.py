@@ -6,16 +6,11 @@ from itertools import groupby
 from typing import Any
 
 from overlay.compat.projects import SLIME
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.patch import Patch, around, one_target, replaced, variant
 
 _MASK = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen3"
-EFFECT = effect(
-    __name__,
-    "conversation",
-    Figure(name="turns", says="turns of several results of tools"),
-    then="{turns} turns of several results of tools",
-)
+EFFECT = effect(__name__, "conversation")
 
 
 class _Turn(dict[str, object]):
@@ -50,10 +45,8 @@ def turns(messages: Sequence[Any]) -> list[Any]:
     for is_tool, group in groupby(messages, lambda message: message["role"] == "tool"):
         run = list(group)
         found += [_Turn(run)] if is_tool and len(run) > 1 else run
-    several = sum(isinstance(one, _Turn) for one in found)
     EFFECT.calls += 1
-    EFFECT.changed += several > 0
-    EFFECT.turns += several
+    EFFECT.changed += any(isinstance(one, _Turn) for one in found)
     return found
 
 

@@ -5,36 +5,23 @@ from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
 
 _ROWS = "slime.backends.megatron_utils.loss:get_responses"
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    Figure(name="temperature", says="what slime would have divided them by", combine="max"),
-    did="took the values undivided of",
-    always=True,
-    then="without it divided by {temperature}",
-)
-
-
-def at_own_temperature(logits: Any, args: Any) -> Any:
-    """Return slime's arguments, with a temperature of 1 for values [1, T, 1]: logits have a vocabulary."""
-    if logits.size(-1) != 1 or args.rollout_temperature == 1.0:
-        return args
-    EFFECT.changed += 1
-    EFFECT.temperature = args.rollout_temperature
-    plain = copy(args)
-    plain.rollout_temperature = 1.0
-    return plain
+EFFECT = effect(__name__, "micro-batch", did="took the values undivided of", always=True)
 
 
 def make_responses(original: Any, _module: Any) -> Any:
     """Wrap the rows of responses, of logits and of values: `slime.loss-memory` replaces `get_values`."""
 
     def get_responses(logits: Any, *, args: Any, **given: Any) -> Any:
-        yield from original(logits, args=at_own_temperature(logits, args), **given)
+        # Of values [1, T, 1]: logits have a vocabulary.
+        if logits.size(-1) == 1 and args.rollout_temperature != 1.0:
+            EFFECT.changed += 1
+            args = copy(args)
+            args.rollout_temperature = 1.0
+        yield from original(logits, args=args, **given)
 
     return wraps(original)(get_responses)
 

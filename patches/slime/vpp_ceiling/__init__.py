@@ -29,11 +29,10 @@ EFFECT = effect(
 
 
 def rounded(lengths: Sequence[int], count: int) -> int:
-    """Return the number of micro-batches of a rank's step, a multiple of the group size.
+    """Return `count`, which first fit needs for `lengths`, as a multiple of the group size.
 
-    That is `count`, which first fit needs for `lengths`, rounded down as slime has it if that many hold the
-    budget, else up. If that is more than there are samples, it is rounded down, or where that is 0 a number
-    that all ranks refuse. Outside of `get_data_iterator` it is `count`.
+    It is rounded down as slime has it if that many hold the budget, else up. If that is more than there are
+    samples, it is rounded down, or where that is 0 a number that all ranks refuse.
     """
     if (step := current.get()) is None:
         return count

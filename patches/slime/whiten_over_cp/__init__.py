@@ -9,7 +9,7 @@ from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches._slime_advantages import compute
 
 _LOSS = "slime.backends.megatron_utils.loss"
-EFFECT = whitening.effect_of(__name__, "slime")
+EFFECT = whitening.effect_of(__name__)
 
 
 def make_whiten(_original: Any, module: Any) -> Any:
@@ -21,10 +21,7 @@ def make_whiten(_original: Any, module: Any) -> Any:
     def all_reduce(sums: Any) -> None:
         dist.all_reduce(sums, group=mpu.get_data_parallel_group(with_context_parallel=True))
 
-    def place() -> tuple[int, int]:
-        return mpu.get_context_parallel_rank(), mpu.get_context_parallel_world_size()
-
-    return whitening.over_all(all_reduce, place, EFFECT)
+    return whitening.over_all(all_reduce, mpu.get_context_parallel_world_size, EFFECT)
 
 
 def make_advantages(original: Any, module: Any) -> Any:

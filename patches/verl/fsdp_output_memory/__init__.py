@@ -3,18 +3,11 @@
 from typing import Any
 
 from overlay.compat.projects import VERL
-from overlay.effect import Figure, effect
+from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
 
 _ENGINE = "verl.workers.engine.fsdp.transformer_impl"
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    Figure(name="outputs", says="outputs that no longer hold the graph of their micro-batch"),
-    did="detached the outputs of",
-    always=True,
-    then="{outputs} outputs",
-)
+EFFECT = effect(__name__, "micro-batch", did="detached the outputs of", always=True)
 
 
 def make_forward_step(original: Any, module: Any) -> Any:
@@ -30,9 +23,8 @@ def make_forward_step(original: Any, module: Any) -> Any:
             return loss, output
         EFFECT.changed += 1
         outputs = output["model_output"]
-        tensors = {name: value for name, value in outputs.items() if torch.is_tensor(value)}
-        EFFECT.outputs += sum(value.grad_fn is not None for value in tensors.values())
-        output["model_output"] = {**outputs, **{name: value.detach() for name, value in tensors.items()}}
+        detached = {name: value.detach() for name, value in outputs.items() if torch.is_tensor(value)}
+        output["model_output"] = {**outputs, **detached}
         if torch.is_tensor(output["loss"]):  # until 0.6
             output["loss"] = output["loss"].detach()
         # VeOmni's loop has use for them.

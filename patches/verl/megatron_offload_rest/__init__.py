@@ -67,12 +67,11 @@ PATCH = Patch(
     revision=2,
     summary="Megatron: offloading leaves neither master weights nor FP8 copies on the device",
     why="When verl's Megatron engine offloads, the master weights of a precision-aware optimizer (two or "
-    "four bytes for each parameter) and the FP8 copies of weights that Transformer Engine keeps in its "
-    "layers (about one) stay on the device while the rollout needs it. With the patch, as in verl 0.9, "
-    "master weights move with the rest of the state, and the copies are dropped: Transformer Engine makes "
-    "them again in the next forward pass. No value changes. Master weights in float16 stay, because "
-    "Transformer Engine needs a scale on the device to save them. verl 0.6 and the legacy workers (0.7 with "
-    "use_legacy_worker_impl other than disable), which offload in many places, are left alone.",
+    "four bytes for each parameter) and the FP8 copies of weights in Transformer Engine's layers (about one) "
+    "stay on the device while the rollout needs it. With the patch, as in verl 0.9, master weights move with "
+    "the rest of the state, and the copies are dropped: the next forward pass makes them again. No value "
+    "changes. Master weights in float16 stay, because saving them needs a scale on the device. verl 0.6 and "
+    "the legacy workers (0.7 with use_legacy_worker_impl other than disable) are left alone.",
     evidence="verl 0.9.0 moves master weights and drops the FP8 copies too (#6635, #6952).",
     changes=("memory",),
     met="Offloading with Megatron, and use_precision_aware_optimizer or FP8 of Transformer Engine.",

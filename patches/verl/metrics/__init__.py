@@ -20,9 +20,8 @@ def log(original: Any, self: Any, data: Any, *given: Any, **named: Any) -> Any:
 PATCH = Patch(
     id="verl.metrics",
     summary="verl's logger gets what the patches changed, under overlay/",
-    why="The loggers of verl, such as wandb and tensorboard, do not show whether an applied patch ever "
-    "mattered. With this one, each call of the logger also gets overlay.metrics(): the figures of the "
-    "patches that were reached in the process that logs.",
+    why="verl's loggers, such as wandb, do not show whether an applied patch ever mattered. With this one, "
+    "each call also gets overlay.metrics(): the figures of the patches that were reached in this process.",
     evidence="It mends nothing: it adds the figures of the patches to what verl logs.",
     changes=("safety",),
     met="OVERLAY_METRICS=1.",

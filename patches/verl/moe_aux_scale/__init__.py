@@ -64,9 +64,8 @@ def _told(step: Any, data_iterator: Any, num_microbatches: int, *, shared: bool)
 
     Megatron adds gradients up over ranks and micro-batches, and divides by the tokens of all of them. verl
     has multiplied its loss by the micro-batches, and counts on an average over data parallel ranks. So the
-    loss is divided by both and multiplied by the tokens, as router losses are. `data_iterator` has verl's
-    micro-batches, one iterator for each virtual stage; `shared` says whether the loss has been divided by the
-    context parallel ranks.
+    loss is divided by both and multiplied by the tokens, as router losses are. `shared` says whether it has
+    been divided by the context parallel ranks.
     """
     import torch
     import torch.distributed as dist

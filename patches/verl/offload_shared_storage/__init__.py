@@ -1,15 +1,13 @@
 """`verl.offload-shared-storage`: who holds a tensor and its storage is asked before an offload frees it."""
 
-import warnings
 from typing import Any
 
+from overlay import log
 from overlay.compat.projects import VERL
 from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches._tensor_holders import cannot_tell, make_holders
 
-#: The names by which jobs filter what the patch says.
-__all__ = ["PATCH", "OffloadWarning"]
 _UTILS = "verl.utils.megatron_utils"
 EFFECT = effect(
     __name__,
@@ -18,10 +16,6 @@ EFFECT = effect(
     did="left whole",
     then="{bytes} that another tensor holds",
 )
-
-
-class OffloadWarning(UserWarning):
-    """Memory of the device that stays taken, because a tensor that is not offloaded holds it too."""
 
 
 def make_can_resize(original: Any, _module: Any) -> Any:
@@ -46,12 +40,10 @@ def make_can_resize(original: Any, _module: Any) -> Any:
             return True
         EFFECT.changed += 1
         EFFECT.bytes += tensor.untyped_storage().nbytes()
-        warnings.warn(
+        log.warning(
             f"verl.offload-shared-storage: {tensor.untyped_storage().nbytes()} bytes on {tensor.device} are "
             f"not freed with the parameter or gradient of shape {list(tensor.shape)} that was offloaded from "
-            "them: another tensor holds them too. They go with that one.",
-            OffloadWarning,
-            stacklevel=2,
+            "them: another tensor holds them too, and they go with it"
         )
         return False
 

@@ -4,27 +4,18 @@ Number and partitions are settled before verl's `rearrange_micro_batches` runs, 
 one integer. A rank that cannot go on asks for more micro-batches than anybody has samples, and all raise.
 """
 
-import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
 from inspect import signature
 from typing import Any
 
+from overlay import log
 from overlay.compat.projects import VERL
-from overlay.effect import Figure, effect
 from overlay.patch import Patch, around, one_target, replaced, variant
+from overlay.patches._partition.counted import count_split, split_effect
 
-#: The names by which jobs catch and filter what the patch says.
-__all__ = ["PATCH", "TokenBudgetError", "TokenBudgetWarning"]
-EFFECT = effect(
-    __name__,
-    "batch",
-    Figure(name="over", says="micro-batches over the budget that verl's own split has"),
-    Figure(name="fullest", says="tokens of the fullest of them, over the budget", combine="max"),
-    then="without it {over} micro-batches over the budget, the fullest {fullest} times",
-    did="split otherwise",
-)
+EFFECT = split_effect(__name__, "batch", "verl", did="split otherwise")
 
 #: What a rank that cannot go on asks for in place of a number of micro-batches: more than any rank has
 #: samples, so that a rank without overlay raises too. The number that its error names is added to it.
@@ -34,16 +25,9 @@ _LIMIT = "the token limit per GPU (max_token_len_per_gpu and its like)"
 #: While `rearrange_micro_batches` runs: the groups of samples that go into each micro-batch.
 _settled: ContextVar[list[list[int]] | None] = ContextVar("overlay_micro_batches", default=None)
 
-#: The bounds that this process has said of, that some group is over them.
-_warned: set[tuple[int, int]] = set()
-
 
 class TokenBudgetError(AssertionError, ValueError):
     """No way to keep the bound. verl raises an `AssertionError` there, and from 0.9.1 on a `ValueError`."""
-
-
-class TokenBudgetWarning(UserWarning):
-    """A micro-batch over the bound, of samples that must stay together."""
 
 
 def make_rearrange(original: Any, module: Any) -> Any:
@@ -138,24 +122,14 @@ def settle(
 
     A group over the cap is alone, and is warned of once.
 
-    Args:
-        samples: How many this rank has.
-        longest: Tokens of the longest of them, padding included.
-        tokens: Of each of this rank's groups.
-        costs: Workload of each of this rank's groups, which is balanced.
-        cap: Tokens that a micro-batch can hold.
-        agree: Takes a rank's integer and returns the greatest of all ranks. Called exactly once.
-        divisor: The number of micro-batches is a multiple of it.
-        at_least: The number of micro-batches is no less, even if fewer would do.
-        group_size: How many samples are in a group.
+    The first four are as from `measure`. `agree` takes a rank's integer and returns the greatest of all
+    ranks, and is called exactly once. The number of micro-batches is a multiple of `divisor`, and `at_least`
+    so many even if fewer would do.
 
-    Raises:
-        TokenBudgetError: Some rank has a sample over the cap, or samples that do not divide into groups: on
-            all ranks. More micro-batches are needed than this rank has groups: on all that have as few.
-
+    Raises `TokenBudgetError` on all ranks if some rank has a sample over the cap, or samples that do not
+    divide into groups; and where a rank has fewer groups than there are to be micro-batches.
     """
     from overlay.patches._partition import capped_partitions, fewest_parts, karmarkar_karp
-    from overlay.patches._partition.counted import count_split
 
     groups, longest = len(tokens), max(longest, 1)
     usual = need = max(at_least, 1)
@@ -184,14 +158,11 @@ def settle(
             f"min_num_micro_batch={at_least}), and this rank has only {groups} groups of {group_size} to "
             f"fill them with. Raise {_LIMIT}, give each rank more samples, or lower what asks for the number."
         )
-    if max(tokens) > cap and (group_size, cap) not in _warned:
-        _warned.add((group_size, cap))
-        warnings.warn(
-            f"{group_size} samples that must stay together (force_group_size) have {max(tokens)} tokens, "
-            f"over max_token_len={cap}. Such a group is a micro-batch of its own. If that runs out of "
-            f"memory, raise {_LIMIT}, or shorten or drop samples.",
-            TokenBudgetWarning,
-            stacklevel=3,
+    if max(tokens) > cap:
+        log.warning(
+            f"{group_size} samples that must stay together (force_group_size) have more tokens than "
+            f"max_token_len={cap}, so they are a micro-batch of their own. If that runs out of memory, raise "
+            f"{_LIMIT}, or shorten or drop samples"
         )
     refused: list[list[int]] = []
     found = capped_partitions(tokens, count, cap, costs=costs, refused=refused)
@@ -209,7 +180,7 @@ _HOME = "verl.utils.seqlen_balancing"
 
 PATCH = Patch(
     id="verl.strict-token-budget",
-    revision=2,
+    revision=3,
     summary="No micro-batch over max_token_len, agreed among the ranks in one all-reduce",
     why="With dynamic batch sizes verl takes ceil(tokens / max_token_len) micro-batches and balances work "
     "over them, so that some exceed max_token_len: eight samples of 7 tokens and a limit of 8 give one of "

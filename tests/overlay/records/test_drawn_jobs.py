@@ -122,7 +122,7 @@ class Site:
             "\n\ndef scale(value, factor=2):\n    return factor * value\n" if rank.fault == "source" else ""
         )
         self._upstream.write(core=self._core + source)
-        self._set("OVERLAY_LOSS_KERNEL", "triton" if rank.fault == "option" else "blocks")
+        self._set("OVERLAY_DCP", "mixed" if rank.fault == "option" else "uniform")
         engine = self._engines(*(one for one in self._patches if rank.fault != "strict" or one.id in SITES))
         selection = "a.core,c.both,d.old,e.mended" if rank.fault == "selection" else "all"
         try:

@@ -65,15 +65,16 @@ def test_tool_turn_mask() -> None:
     tool, user = {"role": "tool"}, {"role": "user"}
     fix("slime.tool-turn-mask").turns([user, tool, tool, user, tool, user, tool, tool, tool])
     fix("slime.tool-turn-mask").turns([user, tool])
-    assert counts.read() == {"calls": 2, "changed": 1, "turns": 2}
+    assert counts.read() == {"calls": 2, "changed": 1}
 
 
 def test_value_temperature() -> None:
     counts = counts_of("slime.value-temperature")
+    get_responses = fix("slime.value-temperature").make_responses(lambda logits, args: [args], NO_MODULE)
     args = SimpleNamespace(rollout_temperature=0.5)
-    fix("slime.value-temperature").at_own_temperature(torch.zeros(1, 4, 1), args)
-    fix("slime.value-temperature").at_own_temperature(torch.zeros(1, 4, 8), args)
-    assert counts.read() == {"changed": 1, "temperature": 0.5}
+    assert [one.rollout_temperature for one in get_responses(torch.zeros(1, 4, 1), args=args)] == [1.0]
+    assert list(get_responses(torch.zeros(1, 4, 8), args=args)) == [args]
+    assert counts.read() == {"changed": 1}
 
 
 def test_bridge_flags() -> None:

@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 
-from overlay.patches._whitening import whitened
+from overlay.patches._whitening import over_all, whitened
 from overlay.patches.slime.whiten_over_cp import EFFECT
 
 pytest.importorskip("torch")
 import torch
 
 
-def on_ranks(
-    values: list[Any], masks: list[Any], *, shift_mean: bool, epsilon: float, shared: int = 1
-) -> list[Any]:
-    """Return what each rank makes of its values. `shared`: of so many in a row, each sequence is on all."""
+def on_ranks(values: list[Any], masks: list[Any], *, shift_mean: bool, epsilon: float) -> list[Any]:
+    """Return what each rank makes of its values."""
     meeting = threading.Barrier(len(values), timeout=10)
     given: list[Any] = [None] * len(values)
 
@@ -29,10 +27,7 @@ def on_ranks(
             own.copy_(torch.stack(given).sum(0))
             meeting.wait()
 
-        place = index % shared, shared
-        return whitened(
-            values[index], masks[index], all_reduce, place, EFFECT, shift_mean=shift_mean, epsilon=epsilon
-        )
+        return whitened(values[index], masks[index], all_reduce, shift_mean=shift_mean, epsilon=epsilon)
 
     with ThreadPoolExecutor(len(values)) as pool:
         return list(pool.map(rank, range(len(values))))
@@ -72,28 +67,9 @@ def test_one_value_has_no_deviation_and_none_is_an_error() -> None:
         on_ranks([torch.ones(2)], [torch.zeros(2)], shift_mean=True, epsilon=1e-8)
 
 
-def test_how_far_off_each_place_would_have_been_is_counted() -> None:
-    """Four ranks, of which two share a sequence: slime takes the mean over the first and the third."""
-    values = [
-        torch.randn(count, dtype=torch.float64) + offset for count, offset in ((5, 0), (4, 3), (3, 1), (6, 2))
-    ]
-    masks = [torch.ones(len(one)) for one in values]
-    masks[1][2] = 0
+@pytest.mark.parametrize("sharing", [1, 2])
+def test_only_where_ranks_share_sequences_something_was_off(sharing: int) -> None:
     EFFECT.clear()
-    on_ranks(values, masks, shift_mean=True, epsilon=0.0, shared=2)
-    kept = [one[mask == 1] for one, mask in zip(values, masks, strict=True)]
-    whole = torch.cat(kept)
-    theirs = [torch.cat(kept[0::2]), torch.cat(kept[1::2])]
-    mean_off = max(abs(float((one.mean() - whole.mean()) / whole.std())) for one in theirs)
-    deviation_off = max(abs(float(one.std() / whole.std() - 1)) for one in theirs)
-    found = EFFECT.read()
-    # Each of the four counts for itself: here all of them are one process.
-    assert (found["calls"], found["changed"]) == (4, 4)
-    assert found["mean_off"] == pytest.approx(mean_off, rel=1e-9)
-    assert found["deviation_off"] == pytest.approx(deviation_off, rel=1e-9)
-
-
-def test_without_shared_sequences_nothing_was_off() -> None:
-    EFFECT.clear()
-    on_ranks([torch.randn(3), torch.randn(4)], [torch.ones(3), torch.ones(4)], shift_mean=True, epsilon=0.0)
-    assert EFFECT.read() == {"calls": 2, "changed": 0, "empty": 0}
+    whiten = over_all(lambda _sums: None, lambda: sharing, EFFECT)
+    assert whiten(torch.tensor([1.0, 3.0]), torch.ones(2)).sum() == 0
+    assert EFFECT.read() == {"calls": 1, "changed": sharing - 1, "empty": 0}

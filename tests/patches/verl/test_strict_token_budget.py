@@ -12,21 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import overlay.patches.verl.strict_token_budget as fix
-from overlay.patches.verl.strict_token_budget import (
-    TokenBudgetError,
-    TokenBudgetWarning,
-    make_rearrange,
-    measure,
-    settle,
-)
+from overlay import log
+from overlay.patches.verl.strict_token_budget import TokenBudgetError, make_rearrange, measure, settle
 
 LENGTHS = st.lists(st.integers(min_value=0, max_value=60), min_size=0, max_size=24)
 RANKS = st.lists(LENGTHS, min_size=1, max_size=4)
 CAPS = st.integers(min_value=-1, max_value=80)
-
-a_heavy_group_is_no_matter = pytest.mark.filterwarnings(
-    "ignore::overlay.patches.verl.strict_token_budget.TokenBudgetWarning"
-)
 
 
 class Asked(Exception):  # noqa: N818 -- not an error: it carries what a rank would send
@@ -88,7 +79,6 @@ def on_ranks(ranks: list[list[int]], cap: int, group_size: int = 1, **arguments:
     return settled
 
 
-@a_heavy_group_is_no_matter
 @settings(max_examples=500, deadline=None)
 @given(RANKS, CAPS, st.integers(1, 3), st.integers(1, 4), st.integers(-1, 9))
 @example([[7] * 8], 8, 1, 1, 1)
@@ -155,7 +145,6 @@ def test_all_ranks_take_one_number_or_fail_with_one_error(
         ([[5, 4, 20, 5, 4, 12, 10]], {"cap": 20}, 3),
     ],
 )
-@a_heavy_group_is_no_matter
 def test_the_number_of_micro_batches(ranks: list[list[int]], arguments: dict[str, int], count: int) -> None:
     assert [len(partitions) for partitions in on_ranks(ranks, **arguments)] == [count] * len(ranks)
 
@@ -201,19 +190,19 @@ def test_a_rank_without_overlay_raises_on_what_another_cannot_do() -> None:
     assert min(asked) > 10**9
 
 
-def test_a_group_over_the_limit_is_alone_and_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fix, "_warned", set())
+def test_a_group_over_the_limit_is_alone_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(log, "warning", said.append)
     tokens = [1, 9, 1, 10]
 
     def settled() -> list[list[int]]:
         return sorted(map(sorted, settle(8, 5, tokens, tokens, cap=8, agree=int, group_size=2)))
 
-    with pytest.warns(TokenBudgetWarning) as caught:
-        first = settled()
-    assert first == settled() == [[0, 2], [1], [3]]  # which is silent: here a warning is an error
-    (warning,) = caught
-    for words in ("2 samples", "10 tokens", "max_token_len=8", "max_token_len_per_gpu"):
-        assert words in str(warning.message)
+    assert settled() == settled() == [[0, 2], [1], [3]]
+    first, second = said
+    assert first == second  # which the log says once
+    for words in ("2 samples", "max_token_len=8", "max_token_len_per_gpu"):
+        assert words in first
 
 
 def test_the_error_is_what_either_kind_of_release_raises() -> None:

@@ -10,16 +10,66 @@ On a GPU values come there as a trainer's do: from pinned memory, asynchronously
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from triton_loss_main import ROWS, drawn, expected, off, results
 
 from overlay.patches._packed_loss.row_blocks import Rows
+from overlay.patches._packed_loss.vocab_parallel import make_log_prob_entropy
+
+#: Of which the first is no response.
+ROWS = 9
+#: Of logits.
+KINDS = ("plain", "large", "offset", "masked", "one slice masked", "sure", "impossible")
+
+
+def drawn(kind: str, width: int, made: torch.Generator) -> torch.Tensor:
+    """Return logits [ROWS, width] of the whole vocabulary."""
+    logits = torch.randn(ROWS, width, generator=made) * 3
+    if kind == "large":
+        logits *= 1e3
+    elif kind == "offset":
+        logits += 1e5
+    elif kind == "masked":
+        logits[:, torch.rand(width, generator=made) < 0.5] = -torch.inf
+        logits[:, 0] = 1.0
+    elif kind == "one slice masked":
+        logits[:, width // 2 :] = -torch.inf
+    elif kind == "sure":
+        logits[:, 1] += 30
+    elif kind == "impossible":
+        logits[2] = -torch.inf
+        logits[4, width - 1] = torch.nan
+        logits[6, 0] = torch.inf
+    return logits
+
+
+def results(logits: Any, targets: Any, weights: Any, rows: Rows) -> list[Any]:
+    """Return log-probabilities, entropies and the gradient of this rank's slice, in float64."""
+    leaf = logits.clone().requires_grad_()
+    found = make_log_prob_entropy()(leaf * 1, targets, rows)
+    (gradient,) = torch.autograd.grad(found, leaf, [part.to(leaf.dtype) for part in weights])
+    return [part.detach().double() for part in (*found, gradient)]
+
+
+def expected(logits: Any, targets: Any, weights: Any, temperature: float) -> list[Any]:
+    """Return the same of the whole vocabulary."""
+    leaf = logits.double().requires_grad_()
+    logs = torch.log_softmax(leaf[1:] / temperature, -1)
+    entropy = -(logs.exp() * logs.masked_fill(logs == -torch.inf, 0)).sum(-1)
+    found = [logs.gather(1, targets[:, None])[:, 0], entropy]
+    (gradient,) = torch.autograd.grad(found, leaf, list(weights))
+    return [*(part.detach() for part in found), gradient]
+
+
+def off(found: Any, wanted: Any) -> float:
+    """Return the error in parts of the norm; of what is not a number, whether both are not."""
+    same = (found == wanted) | (found.isnan() & wanted.isnan())
+    error = torch.where(same, 0, found - wanted).norm() / max(float(wanted.nan_to_num(0, 0, 0).norm()), 1e-3)
+    return float(error)
 
 
 def arrived(values: Any, device: str) -> Any:
@@ -37,7 +87,6 @@ def arrived(values: Any, device: str) -> Any:
 def whitening(rank: int, size: int, made: torch.Generator, device: str) -> float:
     """Whiten advantages around 3,000, of which ranks have unequal parts and one has none that counts."""
     from overlay.patches._whitening import whitened
-    from overlay.patches.slime.whiten_over_cp import EFFECT
 
     whole = torch.randn(97, generator=made) + 3000
     mask = (torch.rand(97, generator=made) < 0.7).float()
@@ -46,8 +95,7 @@ def whitening(rank: int, size: int, made: torch.Generator, device: str) -> float
     mask[-1] = mask[10] = 1
     mine = slice(cuts[rank], cuts[rank + 1] if rank + 1 < size else 97)
     values, counted = arrived(whole[mine], device), arrived(mask[mine], device)
-    place = (rank, size)
-    found = whitened(values, counted, dist.all_reduce, place, EFFECT, shift_mean=True, epsilon=1e-8)
+    found = whitened(values, counted, dist.all_reduce, shift_mean=True, epsilon=1e-8)
     exact = whole.double()
     kept = exact[mask.bool()]
     wanted = (exact - kept.mean()) / (kept.var() + 1e-8) ** 0.5
@@ -73,11 +121,12 @@ def dynamic_cp(rank: int, made: torch.Generator, device: str) -> float:
     return off(found.values().double().cpu(), torch.cat(rows).double())
 
 
-def loss(rank: int, size: int, draw: random.Random, made: torch.Generator, device: str) -> float:
+def loss(kind: str, rank: int, size: int, draw: random.Random, made: torch.Generator, device: str) -> float:
     """Compute the loss of slices of a vocabulary, forward and backward."""
-    width, temperature = size * draw.choice([193, 4097]), draw.choice([1.0, 0.7])
-    logits = drawn("plain", width, made)
+    width, temperature = size * draw.choice([7, 193, 4097]), draw.choice([0.7, 1.7])
+    logits = drawn(kind, width, made)
     targets = torch.randint(width, (ROWS - 1,), generator=made)
+    targets[::2] = logits[1:].nan_to_num(0).argmax(-1)[::2]
     weights = torch.randn(2, ROWS - 1, generator=made, dtype=torch.float64)
     wanted = expected(logits, targets, weights, temperature)
     mine = slice(rank * width // size, (rank + 1) * width // size)
@@ -106,9 +155,8 @@ def main(rank: int, size: int, store: str, seed: str, device: str) -> None:
     made = torch.Generator().manual_seed(draw.randrange(2**31))
     found: dict[str, float | None] = {"whitening": whitening(rank, size, made, device)}
     found["dynamic CP"] = dynamic_cp(rank, made, device)
-    for kernel in ("blocks", "triton") if device != "cpu" else ("blocks",):
-        os.environ["OVERLAY_LOSS_KERNEL"] = kernel
-        found[f"loss, {kernel}"] = loss(rank, size, draw, made, device)
+    for kind in KINDS:
+        found[f"loss, {kind}"] = loss(kind, rank, size, draw, made, device)
     agreement()
     found["agreement"] = None
     print(json.dumps(found), flush=True)

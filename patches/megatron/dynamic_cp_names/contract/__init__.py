@@ -1,7 +1,5 @@
 """What `megatron.dynamic-cp-names` is held to: groups of each size, attention in the right one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.patch import Contract

@@ -4,8 +4,6 @@ Run without overlay, they show the gaps; run with it, that they are closed. Mega
 Transformer Engine runs on `overlay.compat.cpu_transformer_engine`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
@@ -55,7 +53,6 @@ def cases(world: int) -> list[Case]:
         ("destroy", _destroy),
         ("rope", functools.partial(run_sft, **shared, shape=ROPE)),
         ("rope, fused", functools.partial(_fused, **shared)),
-        ("after an error", functools.partial(_after_an_error, **shared)),
         ("te, shared", functools.partial(_te, **shared)),
         ("te, alone", functools.partial(_te, **alone)),
         ("te, no stream", functools.partial(_te, **shared, stream=False)),
@@ -195,29 +192,6 @@ def _fused(**batch: Any) -> dict[str, Any]:
         replaced(cpu_engine, "build_engine", with_fusion),
     ):
         return {**run_sft(**batch, shape=ROPE), "told": sorted(set(told))}
-
-
-def _after_an_error(**batch: Any) -> dict[str, Any]:
-    """Let a layer fail in the middle of its attention, and look at the groups that it is left with."""
-    engine = cpu_engine.build_engine(cap=batch["cap"], seed=seed(), shape=TE)
-    data = cpu_engine.random_batch(batch["lengths"], seed=seed())
-    layers = [layer.self_attention for layer in engine.module[0].module.decoder.layers]
-
-    def groups() -> list[tuple[Any, ...]]:
-        return [(one.pg_collection, one.pg_collection.cp, one.core_attention.cp_group) for one in layers]
-
-    before = groups()
-
-    def fail(*_args: Any, **_settings: Any) -> None:
-        raise ArithmeticError("on purpose")
-
-    layers[1].linear_proj.forward = fail
-    try:
-        cpu_engine.train(engine, data, functools.partial(sft_loss, None))
-    except ArithmeticError:
-        raised = True
-    same = [all(a is b for a, b in zip(*pair, strict=True)) for pair in zip(before, groups(), strict=True)]
-    return {"raised": raised, "same": same}
 
 
 def _te(*, stream: bool = True, recompute: str = "", **batch: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import random
 import tempfile
 from collections.abc import Iterator
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,15 +42,11 @@ def _kinds(jobs: Any) -> Iterator[tuple[str, Any]]:
 
         return run
 
-    rl = partial(of, jobs.RL, module="verl.trainer.ppo.ray_trainer", name="RayPPOTrainer")
-    # Its trainer begins with the first epoch whatever it has restored, and counts steps: nothing is lost.
-    if verl.__version__.startswith("0.6."):
-        yield "RL of 0.6", rl(from_first=True)
     yield "SFT", jobs.sft_fit
     if find_spec("verl.trainer.fsdp_sft_trainer"):
         yield "FSDP SFT", of(jobs.FSDPSFT)
     if verl.__version__.startswith("0.7."):
-        yield "RL", rl()
+        yield "RL", of(jobs.RL, module="verl.trainer.ppo.ray_trainer", name="RayPPOTrainer")
     if find_spec("verl.trainer.main_ppo_sync"):
         yield "RL in sync", of(jobs.RL, module="verl.trainer.main_ppo_sync", name="PPOTrainer")
 

@@ -159,14 +159,11 @@ class FSDPSFT:
 
 
 class RL:
-    """A job of one of verl's RL trainers, which may go through the epochs from the first on."""
+    """A job of one of verl's RL trainers."""
 
-    def __init__(
-        self, folder: Path, workers: int, *, module: str, name: str, from_first: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, workers: int, *, module: str, name: str) -> None:
         from omegaconf import OmegaConf
 
-        self.from_first = from_first
         trainer: Any = object.__new__(getattr(importlib.import_module(module), name))
         trainer.config = OmegaConf.create({
             "trainer": {
@@ -196,8 +193,7 @@ def batches(job: Any, folder: Path, step: int, *, save: bool = True) -> Batches:
         step = int(job.load())
         assert torch.equal(drawn, torch.get_rng_state()), "the generator of the process has moved"
         seen: Batches = []
-        first = 0 if getattr(job, "from_first", False) else step // len(job.loader)
-        for epoch in range(first, EPOCHS):
+        for epoch in range(step // len(job.loader), EPOCHS):
             if hasattr(job.loader.sampler, "set_epoch"):
                 job.loader.sampler.set_epoch(epoch)
             for batch in job.loader:
