@@ -47,7 +47,7 @@ class Pin:
         early = {
             name: value
             for name, value in locked.items()
-            if name in here or name.startswith("pack ") or name.endswith(": content")
+            if name in here or name.startswith("pack ") or name.endswith(locks.SELECTED)
         }
         found = locks.compare(early, here)
         way_out = _WAY_OUT

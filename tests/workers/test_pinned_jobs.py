@@ -61,7 +61,7 @@ def test_the_lock_says_what_it_is_of(job: Job) -> None:
     # The patch, and the three that go with any.
     assert len(lock["patch"]) == 4
     (patch,) = [one for one in lock["patch"] if one["id"] == "acme/fakeup.scale"]
-    contents = [one["content"] for one in (lock["overlay"], *lock["pack"], *lock["patch"])]
+    contents = [one["content"] for one in (lock["overlay"], *lock["pack"])]
     assert {len(content) for content in contents} == {64}
     (target,) = patch["target"]
     assert (target["version"], target["verdict"], [*target["sites"]]) == ("1.2.0", "apply", ["fakeup.core:scale"])
