@@ -1,38 +1,18 @@
-"""What tests and contracts of a patch need: the patch in place, and the form that it is held to."""
+"""What contracts of a patch need: the patch in place, and out again."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
-from overlay.desk import lint
 from overlay.errors import PatchError
 from overlay.model.settings import in_company, is_alone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any, TypeVar
-
-    from overlay.ledger import PatchStatus
-    from overlay.patch import Patch
-    from overlay.source.table import Table
 
     Result = TypeVar("Result")
 
-__all__ = ["applied", "as_without", "assert_applied", "assert_form", "enable", "with_patches", "without"]
-
-
-def assert_form(patch: Patch) -> None:
-    """Hold a patch to the form that all have.
-
-    Raises:
-        AssertionError: With a sentence for each rule that the patch breaks.
-
-    """
-    found = lint.faults(patch)
-    if found:
-        msg = "\n  ".join([f"{patch.id} is not of the form:", *found])
-        raise AssertionError(msg)
+__all__ = ["as_without", "assert_applied", "enable", "with_patches", "without"]
 
 
 def without(made: Callable[[], Result]) -> tuple[Result, Result]:
@@ -52,33 +32,6 @@ def as_without(made: Callable[..., object]) -> Callable[..., str]:
         return "" if ours == theirs else f"{ours}, and without the patch {theirs}"
 
     return alike
-
-
-@contextmanager
-def applied(patch: Patch) -> Iterator[None]:
-    """Put a patch and those that it requires in place in this process, and restore the originals at the end.
-
-    A source that the patch was not tested on counts as tested: this is the test.
-
-    Raises:
-        PatchError: It does not apply to what is installed here, as in strict mode.
-        AssertionError: It was never in place, so that nothing has been tested.
-
-    """
-    from overlay.runtime.engine import Engine
-    from overlay.runtime.loading import load_all
-
-    engine = Engine(lambda: {**load_all(), patch.id: patch}, table=_table_with(patch))
-    try:
-        engine.enable([patch.id, *patch.requires], strict=True)
-        yield
-        found = _of(patch, engine.status().patches)
-        if found.state != "applied":
-            what = found.reason or "none of the modules that it changes was imported"
-            msg = f"{patch.id} is {found.state}, so none of it was tested: {what}"
-            raise AssertionError(msg)
-    finally:
-        engine.disable()
 
 
 def enable(*patches: str) -> None:
@@ -129,19 +82,3 @@ def with_patches(wrong: Callable[[str], str], *patches: str) -> Callable[[str], 
         return found
 
     return check
-
-
-def _table_with(patch: Patch) -> Table:
-    """Return what patches were tested on, with what is installed here for one patch."""
-    from overlay.desk.prove.rows import trial
-    from overlay.source.registry import tables
-    from overlay.source.source import InstalledTree
-
-    known = tables()
-    found = trial(patch, InstalledTree(), known, "here")
-    rows = found.choices[0] if found.choices else ()
-    return known.plus(rows)
-
-
-def _of(patch: Patch, patches: tuple[PatchStatus, ...]) -> PatchStatus:
-    return next(found for found in patches if found.patch == patch.id)

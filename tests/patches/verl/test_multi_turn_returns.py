@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from overlay.patches.verl.multi_turn_returns import PATCH
-from overlay.testing import applied
+from overlay.runtime.engine import Engine
 
 
 def advantages() -> list[list[float]]:
@@ -38,7 +38,9 @@ def test_in_verls_trainer_the_first_turn_of_a_success_is_credited_only_with_the_
     success, failure = advantages()
     assert success == pytest.approx([alone[0], alone[0], 0, 0, alone[1], alone[1]], abs=1e-5)
     assert success[:2] == failure[:2]
-    with applied(PATCH):
-        success, failure = advantages()
+    engine = Engine(lambda: {PATCH.id: PATCH})
+    engine.enable(strict=True)
+    success, failure = advantages()
+    engine.disable()
     assert success == pytest.approx([credited, credited, 0, 0, credited, credited], abs=1e-5)
     assert failure == pytest.approx([-one for one in success], abs=1e-5)
