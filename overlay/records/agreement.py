@@ -111,7 +111,7 @@ def statement_of(
             continue
         found = [target for target in patch["target"] if target["verdict"] == "apply"]
         variants = ", ".join(f"{target['project']} {target['variant']}" for target in found)
-        facts[name] = f"for {variants}"
+        facts[name] = f"in force for {variants}"
         for target in found:
             for site, digest in target["sites"].items():
                 facts[f"{name}{locks.SOURCE_OF}{site}"] = digest
