@@ -18,7 +18,7 @@ from overlay.model.marks import ORIGINAL, OWNER, is_wrapper
 from overlay.model.record import TYPE_CHECKING
 from overlay.runtime.search import are_held, rebind, sole_names
 from overlay.runtime.unpickled import mark
-from overlay.source.fingerprint import fingerprint
+from overlay.source.fingerprint import bare
 from overlay.source.shape import split_site
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _check_original(module: ModuleType, site: str, original: object, tree: Tree)
     home = split_site(origin)[0]
     if home == split_site(site)[0]:
         home = _home(module, site)
-    if original.__module__ != home or fingerprint(original.__code__) not in tree.fingerprints(origin):
+    if original.__module__ != home or bare(original.__code__) not in tree.code(origin):
         raise ConflictError(
             f"{site} was replaced by someone else, or its file has changed since it was imported "
             f"({describe(original)}); enable overlay first"

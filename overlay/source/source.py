@@ -134,8 +134,8 @@ class Tree:
         parsed = self._parsed(module)
         return [item.node for item in find(parsed, qualname)] if qualname else [parsed.tree]
 
-    def fingerprints(self, site: str) -> list[str]:
-        """Return the fingerprints of what the source compiles to at a site that is defined there.
+    def code(self, site: str) -> list[CodeType]:
+        """Return what the source compiles to at a site that is defined there.
 
         More than one if the source defines it more than once. Raises `SourceError`.
         """

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     #: What became of one run of a contract, one of `OUTCOMES`, and what was said of it.
     Outcome = tuple[str, str]
 
-#: What is said of a patch: upstream alone fails its contract, and the patch keeps it; both keep it, as the
-#: contract says of itself; both keep it, and upstream should not; the patch does not; it was not run.
-PROVEN, HARMLESS, UNSHOWN, FAILS, _ = VERDICTS = ("proven", "harmless", "not shown", "FAILS", NOT_RUN)
+#: What is said of a patch: upstream alone fails its contract, and the patch keeps it; upstream did not fail it;
+#: the patch fails it; it was not run.
+PROVEN, UNSHOWN, FAILS, _ = VERDICTS = ("proven", "not shown", "FAILS", NOT_RUN)
 #: Seeds that a contract is run with before a row is written.
 SEEDS = 3
 #: Contracts that run at once: two, or more where each has four cores. Some start ranks, or a Ray cluster.
@@ -54,7 +54,7 @@ class Proof(Record):
     revision: int
     #: Projects and versions, as `verl 0.8.0`.
     where: str
-    #: `proven`, `harmless`, `not shown`, `FAILS` or `not run`.
+    #: `proven`, `not shown`, `FAILS` or `not run`.
     verdict: str
     #: Why it is not proven; of one that is, what upstream alone gets wrong.
     why: str

@@ -33,7 +33,6 @@ def example() -> dict[str, Any]:
             "patch": [
                 {
                     "id": "verl.x",
-                    "content": "2" * 64,
                     "verdict": "apply",
                     "target": [{**target, "sites": {"verl.a:f": "abc"}}],
                 }
@@ -90,7 +89,7 @@ def test_what_is_no_lock_is_refused(tmp_path: Path, text: str | bytes, words: st
     [
         (lambda lock: lock["patch"].append(lock["patch"][0]), "in it twice"),
         (lambda lock: lock["patch"][0].update(id=3), "wrong type"),
-        (lambda lock: lock["patch"][0].update(content="\x1b[31m"), "wrong type"),
+        (lambda lock: lock["patch"][0].update(verdict="\x1b[31m"), "wrong type"),
         (lambda lock: lock["patch"][0]["target"][0]["sites"].update({"\ud800": "abc"}), "wrong type"),
         (lambda lock: lock.update(kernel=["6.1"]), "wrong type"),
         (lambda lock: lock.pop("python"), "KeyError: 'python'"),
