@@ -142,7 +142,10 @@ def compare(one: Mapping[str, str], other: Mapping[str, str], words: Sequence[st
         ]
         lines += [f"{side}: {', '.join(lone)}"] if lone else []
         names = [name for name in names if name.partition(": ")[0] not in lone]
-    return [*lines, *(f"{name}: {was} {shown(one.get(name))}, {now} {shown(other.get(name))}" for name in names)]
+    return [
+        *lines,
+        *(f"{name}: {was} {shown(one.get(name))}, {now} {shown(other.get(name))}" for name in names),
+    ]
 
 
 def shown(value: str | None) -> str:

@@ -72,10 +72,16 @@ class Pin:
                 return _told(self.name, [f"digest: {digests} (with a path, OVERLAY_PIN says what differs)"])
             self._lock = here
         about = f"{verdict.patch}: "
-        environment = tuple(f"{name} version" for name in {**here["environment"], **self._lock["environment"]})
+        environment = tuple(
+            f"{name} version" for name in {**here["environment"], **self._lock["environment"]}
+        )
         found = locks.compare(
             *(
-                {name: text for name, text in locks.facts(lock).items() if name.startswith((about, *environment))}
+                {
+                    name: text
+                    for name, text in locks.facts(lock).items()
+                    if name.startswith((about, *environment))
+                }
                 for lock in (self._lock, here)
             )
         )

@@ -37,7 +37,7 @@ class Selection(Record):
         terms = (*self.terms, *(f"-{name}" for name in sorted(drop)))
         if not self.given:
             return f"OVERLAY_PATCHES={','.join(terms)}"
-        return f"overlay.enable(\"{','.join(terms)}\"{', strict=True' if strict else ''})"
+        return f'overlay.enable("{",".join(terms)}"{", strict=True" if strict else ""})'
 
 
 def choose(

@@ -104,7 +104,7 @@ class Tree:
         return f"{site} {found}" if found else ""
 
     def calls(self, site: str, callee: str, *, last: bool) -> bool:
-        """Return whether a function calls another in each run, with `last` at its end. Raises `SourceError`."""
+        """Return whether a function always calls another, with `last` at its end. Raises `SourceError`."""
         return self._answer(site, shape.calls, callee, last)
 
     def _answer(self, site: str, question: Callable[..., T], *more: object) -> T:

@@ -17,7 +17,7 @@ from overlay.desk.prove.rows import File, Trial, too_weak, trial, unjudged
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.settings import ALONE
-from overlay.source.registry import contract_of, mutants
+from overlay.source.registry import mutants
 from overlay.source.table import Row  # noqa: TC001 -- a field type
 from overlay.verdict import APPLY
 
@@ -186,7 +186,6 @@ def _not_run(patch: Patch, decided: Verdict, why: str = "") -> Proof:
 
 def _judged(patch: Patch, decided: Verdict, alone: Outcome, patched: Outcome) -> Proof:
     """Judge a patch by its two runs."""
-    contract = contract_of(patch.id)
     if patched[0] == NOT_RUN:
         verdict, why = patched
     elif patched[0] != HOLDS:
@@ -196,8 +195,6 @@ def _judged(patch: Patch, decided: Verdict, alone: Outcome, patched: Outcome) ->
         verdict, why = PROVEN, alone[1]
     elif alone[0] != HOLDS:
         verdict, why = UNSHOWN, f"upstream alone: {_text(alone)}"
-    elif contract is not None and contract.harmless:
-        verdict, why = HARMLESS, f"upstream alone keeps it too: {contract.harmless}"
     else:
         verdict, why = UNSHOWN, "upstream alone keeps the contract: it does not show the defect here"
     found = _not_run(patch, decided.replace(verdict=APPLY), why)

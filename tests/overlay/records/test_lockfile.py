@@ -68,7 +68,10 @@ def test_what_is_written_is_read_and_damage_never_believed(tmp_path: Path) -> No
     ("text", "words"),
     [
         ("", "damaged"),
-        ('{"format": 1}', "was written by another overlay (format 1, this one reads 2): `overlay lock --update`"),
+        (
+            '{"format": 1}',
+            "was written by another overlay (format 1, this one reads 2): `overlay lock --update`",
+        ),
         ('{"format": "x"}', "was written by another overlay"),
         ("[" * 100_000, "damaged"),
         ("[]", "damaged"),

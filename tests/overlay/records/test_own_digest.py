@@ -48,7 +48,9 @@ def test_all_code_is_counted_of_overlay_and_of_a_pack_with_what_patches_were_tes
     for file in (NAME, "recompute/__init__.py", "engine.py", "warm.py"):
         with monkeypatch.context() as patch:
             patch.setattr(
-                own_digest, "_files", lambda of: {k: p for k, p in _files(of).items() if not k.endswith(file)}
+                own_digest,
+                "_files",
+                lambda of, file=file: {k: p for k, p in _files(of).items() if not k.endswith(file)},
             )
             assert of_overlay() != whole, file
 

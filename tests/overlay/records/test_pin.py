@@ -126,9 +126,13 @@ def test_a_module_that_is_there_already_is_held_to_the_lock(upstream: Upstream, 
 def test_other_patches_stop_the_start(upstream: Upstream, pinned: Pinned) -> None:
     another = upstream.patch({"fakeup.core:Engine.run": lambda original, module: original}, name="fakeup.run")
     pinned.lock(upstream.patch())
-    with pytest.raises(PinError, match=r"selected here and not locked: fakeup\.run\n  \(the selection differs"):
+    with pytest.raises(
+        PinError, match=r"selected here and not locked: fakeup\.run\n  \(the selection differs"
+    ):
         pinned.enable(upstream.patch(), another)
-    with pytest.raises(PinError, match=r"locked and not selected here: fakeup\.scale\n  selected here and not"):
+    with pytest.raises(
+        PinError, match=r"locked and not selected here: fakeup\.scale\n  selected here and not"
+    ):
         pinned.enable(another)
 
 

@@ -38,7 +38,9 @@ def test_what_is_tried_is_told_apart() -> None:
         ("a: a.b", "a: a.c"),
     ],
 )
-def test_what_does_something_else_is_told_apart_and_where_it_lies_does_not_count(one: str, other: str) -> None:
+def test_what_does_something_else_is_told_apart_and_where_it_lies_does_not_count(
+    one: str, other: str
+) -> None:
     def of(text: str, above: str = "") -> object:
         parameters, _, value = text.partition(": ")
         return MemoryTree({"m.py": f"{above}def f({parameters}):\n    return {value}\n"}).code("m:f")
