@@ -191,6 +191,7 @@ VERL = Dialect(
     aside={
         "tensor_model_parallel_size": ("*.rollout.*", "*.inference.*"),
         "use_dynamic_bsz": ("data.*",),
+        "lora.merge": ("critic.*",),
         "lora.rank": ("critic.*",),
         "lora_rank": ("critic.*",),
     },
