@@ -7,6 +7,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+from overlay.model.settings import is_alone
 from overlay.patch import Contract
 from overlay.testing import as_without, with_patches
 
@@ -61,12 +62,14 @@ def _asked(module: Any, path: str, used: int, budget: int, *, partial: bool = Tr
 
 
 def wrong(seed: str) -> str:
-    """Return which response gets more or fewer tokens than it has left, some of which were too long."""
+    """Return which response gets more or fewer tokens than it has left."""
     module, paths = _modules()
     draw = random.Random(seed)
     budget = draw.randint(10, 99)
+    # Too long already: slime after 0.3.1, which needs no patch, stops at such a response.
+    longer = [] if is_alone() else [budget + 5]
     for path in paths:
-        for used in (0, draw.randint(1, budget - 1), budget, budget + 5):
+        for used in (0, draw.randint(1, budget - 1), budget, *longer):
             asked, temperature, status = _asked(module, path, used, budget)
             wanted = max(budget - used, 0)
             ended = status == module.Sample.Status.TRUNCATED
