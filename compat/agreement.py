@@ -68,7 +68,7 @@ def agree(group: Any, timeout: float | None, said: agreement.Statement) -> None:
         job_log.note_disagreement()
         raise
     if said.account is None or me != ranks[0]:
-        job_log.leave_to_others()
+        job_log.clear()
         log.debug(f"{agreement.spans(ranks)} agree")
         return
     who = f"{len(ranks)} ranks" if len(ranks) == dist.get_world_size() else agreement.spans(ranks)

@@ -128,6 +128,10 @@ FLAGS = Dialect(
         "slime/backends/megatron_utils/arguments.py",
         "slime/backends/sglang_utils/arguments.py",
         "megatron/training/arguments.py",
+        # Where the parser of releases since 0.17 gets its flags from.
+        "megatron/training/config/common_config.py",
+        "megatron/training/config/resilience_config.py",
+        "megatron/training/config/training_config.py",
         *_CLASSES,
     ),
 )  # fmt: skip
@@ -187,6 +191,7 @@ VERL = Dialect(
     aside={
         "tensor_model_parallel_size": ("*.rollout.*", "*.inference.*"),
         "use_dynamic_bsz": ("data.*",),
+        "lora.merge": ("critic.*",),
         "lora.rank": ("critic.*",),
         "lora_rank": ("critic.*",),
     },

@@ -160,7 +160,7 @@ def metrics(*, reached: bool = False) -> dict[str, int | float]:
 def agree(group: Any = None, timeout: float | None = None) -> None:
     """Compare over all ranks of a process group what is in force.
 
-    That is: the code of overlay, each patch that applies with its code and the source of each site, which
+    That is: the code of overlay and of packs, each patch that applies with the source of each site, which
     patches are in place, strict mode, and the options of patches. What some ranks have not imported yet is
     no difference.
 

@@ -49,7 +49,7 @@ class Beyond(Record):
 class Defect(Record):
     """One thing that is known to be wrong in releases of an upstream."""
 
-    #: `project.what-is-wrong`, begun like the ids of patches; in a pack, after its name and a slash.
+    #: `project.what-is-wrong`, begun like the ids of patches.
     id: str
     project: Project
     #: What goes wrong, and how one notices, beyond what the harm says.

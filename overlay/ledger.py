@@ -19,6 +19,9 @@ STATES: dict[str, str] = {
     "reverted": "taken out again by `disable()`",
 }
 
+#: What is said of a replacement in a process that is half-patched.
+CAME = "came here pickled by a process that is patched"
+
 
 class SiteStatus(Record):
     """One site in this process."""
@@ -26,10 +29,6 @@ class SiteStatus(Record):
     site: str
     project: str
     state: str
-    #: References to the original that were found elsewhere and now hold the replacement.
-    rebound: tuple[str, ...] = ()
-    #: References to the original that could not be rebound.
-    stale: tuple[str, ...] = ()
 
 
 class PatchStatus(Record):
@@ -80,7 +79,7 @@ class Status(Record):
     patches: tuple[PatchStatus, ...]
     #: The lock that this process is held to: a path, or `sha256:` and its digest; empty if it is not.
     pinned: str = ""
-    #: Replacements that came here pickled while their patch is not in force here, as sentences.
+    #: Replacements that came here pickled while their patch is not in force here, as `site of patch`.
     half_patched: tuple[str, ...] = ()
     #: Of the selection, the companions that nobody named: one that cannot be applied stops nothing.
     companions: tuple[str, ...] = ()
@@ -118,7 +117,7 @@ class Status(Record):
             for reason, count in sorted(absent.items())
         ]
         lines += [f"pinned to {self.pinned}"] if self.pinned else []
-        return [*lines, *(f"half-patched: {sentence}" for sentence in self.half_patched)]
+        return [*lines, *(f"half-patched: {what} {CAME}" for what in self.half_patched)]
 
 
 _HEAD = ("patch", "state", "why")

@@ -98,16 +98,9 @@ def _write(level: str, message: str) -> None:
 def _stderr_handler() -> logging.Handler:
     import logging
 
-    class StandardError(logging.Handler):
+    class StandardError(logging.StreamHandler):
         """Writes to whatever `sys.stderr` is at the time, as redirections and captures expect."""
 
-        def emit(self, record: logging.LogRecord) -> None:
-            try:
-                sys.stderr.write(self.format(record) + "\n")
-                sys.stderr.flush()
-            except Exception:  # noqa: BLE001 -- as every handler of the standard library does
-                self.handleError(record)
+        stream = property(lambda _: sys.stderr, lambda *_: None)  # type: ignore[assignment]
 
-    handler = StandardError()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    return handler
+    return StandardError()

@@ -245,8 +245,6 @@ class Contract(Record):
     before: tuple[str, ...] = ()
     #: Whether it starts programs, which see a change of a source on disk, and none in this process.
     starts: bool = False
-    #: Why upstream alone keeps it too, in a clause: it shows no defect, and then that the patch does no harm.
-    harmless: str = ""
 
     def strictly(self, seed: str) -> str:
         """Return what does not hold, or what the patch would undo of an upstream that it does not know."""

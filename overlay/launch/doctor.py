@@ -59,9 +59,9 @@ def examine(engine: Engine) -> Checkup:
     projects: tuple[Installed, ...] = ()
     with suppress(OverlayError):
         projects = engine.installed()
-    own = [_startup_file(), _copies(), _variable(), _settings(engine)]
+    own = [_startup_file(), _variable(), _settings(engine)]
     own.append(_pin(engine) if own[-1].answer == YES else _check("pin", NONE, "not compared"))
-    wrong = [check for check in own if check.answer == NO and check.name != "copies"]
+    wrong = [check for check in own if check.answer == NO]
     checks = (*own, *_pythons(), _upstreams(engine, projects), _ray(projects, wrong))
     todo = [check.todo for check in checks if check.answer == NO and check.todo]
     armed = all(check.answer != NO for check in checks)
@@ -83,18 +83,6 @@ def _startup_file() -> Check:
     reason = why_unarmed()
     found = startup_file() or "is missing from site-packages"
     return _check("start-up file", NO if reason else YES, found, reason)
-
-
-def _copies() -> Check:
-    """Look for another overlay on the path: the one that is imported need not be the one that arms."""
-    packages = {os.path.realpath(os.path.join(folder or os.curdir, "overlay")) for folder in sys.path}
-    packages -= {os.path.realpath(PACKAGE)}
-    others = [one for one in sorted(packages) if os.path.isfile(os.path.join(one, "launch", "startup.py"))]
-    if not others:
-        return _check("copies", YES, f"one, {PACKAGE}")
-    them = ", ".join(others)
-    todo = f"uninstall one of the copies of overlay: {PACKAGE} is this one, and there is {them}"
-    return _check("copies", NO, f"{1 + len(others)}: {PACKAGE}, {them}", todo)
 
 
 def _variable() -> Check:

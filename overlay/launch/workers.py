@@ -22,12 +22,11 @@ import os
 import sys
 
 from overlay import log
-from overlay.errors import OverlayError, WorkersError
+from overlay.errors import WorkersError
 from overlay.model import settings
 from overlay.runtime.finder import WatchingFinder
 from overlay.runtime.job_log import DRIVER
 from overlay.runtime.process import here
-from overlay.source.selection import choose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -224,9 +223,8 @@ class RayJobs(Interception):
         added = {name: value for name, value in variables().items() if name not in given}
         if by_hand:
             added = {name: value for name, value in added.items() if _DEFAULTS.get(name) != value}
-        understood = drives is not False and self._understood({**given, **added})
         told = _introduced() if drives else {}
-        if added and understood:
+        if added and drives is not False:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
             who = "overlay is enabled in the workers of this job"
             if drives is None:
@@ -250,20 +248,6 @@ class RayJobs(Interception):
                 f"workers of this job would run without patches: {_NOT_ENABLED}, as {reason}",
                 f"if it is enabled where they run, say so: {_LINE}",
             )
-
-    def _understood(self, sent: dict[str, Any]) -> bool:
-        """Return whether workers will understand what they are sent. Refuse a job in which they will not."""
-        try:
-            environ = {name: value for name, value in sent.items() if isinstance(value, str)}
-            if settings.read(environ).packs == settings.packs():  # else other patches are known there
-                choose(here().known(), environ=environ)
-        except OverlayError as error:
-            self._refuse(
-                f"workers of this job would run without patches: {error}",
-                "correct that variable in its runtime_env, or leave it out",
-            )
-            return False
-        return True
 
     def _look_around(self) -> None:
         """Refuse a process that has started a job already, whose workers are not armed as it is."""

@@ -1,18 +1,4 @@
-"""Settings: what the arguments of `enable()` and the environment ask for.
-
-| variable | values | default |
-|---|---|---|
-| `OVERLAY_PATCHES` | `all`, `none`, ids, globs, and `-id` to drop, separated by commas or spaces | `all` |
-| `OVERLAY_STRICT` | `1`/`0`, `true`/`false`, `yes`/`no`, `on`/`off` | `0` |
-| `OVERLAY_LOG` | `debug`, `info`, `warning`, `error`, `off` | `info` |
-| `OVERLAY` | as `OVERLAY_STRICT`: whether the start-up file arms each Python process | `0` |
-| `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
-| `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
-| `OVERLAY_TRUST` | the path of a table of tested sources (`overlay prove --write` makes one) | none |
-| `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
-| `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
-| `OVERLAY_METRICS` | as `OVERLAY_STRICT`: whether the logger of the job gets `overlay.metrics()` | `0` |
-"""
+"""Settings: what the arguments of `enable()` and the environment ask for. `docs/settings.md` has them all."""
 
 from __future__ import annotations
 
@@ -23,6 +9,8 @@ from overlay.model.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    Environ = Mapping[str, str]
 
 #: By which a process tells those that it starts what was said already.
 SAID = "OVERLAY_SAID"
@@ -73,7 +61,7 @@ class Settings(Record):
     metrics: bool
 
 
-def read(environ: Mapping[str, str] | None = None) -> Settings:
+def read(environ: Environ = os.environ) -> Settings:
     """Return what an environment asks for. Raises `SelectionError` for what cannot be understood."""
     return Settings(
         armed=armed(environ),
@@ -90,7 +78,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
 def select(
     known: Iterable[str],
     patches: str | Iterable[str] | None = None,
-    environ: Mapping[str, str] | None = None,
+    environ: Environ = os.environ,
     companions: Iterable[str] = (),
     opt_in: Iterable[str] = (),
 ) -> tuple[str, ...]:
@@ -104,10 +92,9 @@ def select(
     """
     ids = sorted(known)
     by_id = set(opt_in)
-    wanted = asked(patches, environ)
     source = "OVERLAY_PATCHES" if patches is None else "patches"
-    if patches is None and not wanted and not _variable("OVERLAY_PATCHES", environ):
-        wanted = ["all"]
+    given = patches is not None or bool(environ.get("OVERLAY_PATCHES"))
+    wanted = asked(patches, environ) if given else ["all"]
     if not wanted:
         raise SelectionError(f"{source} is empty: say 'all', 'none', or name patches")
     if wanted == ["none"]:
@@ -131,40 +118,36 @@ def select(
     return tuple(sorted(chosen | (set(companions) - dropped if chosen else set())))
 
 
-def asked(patches: str | Iterable[str] | None = None, environ: Mapping[str, str] | None = None) -> list[str]:
+def asked(patches: str | Iterable[str] | None = None, environ: Environ = os.environ) -> list[str]:
     """Return the terms of a selection as they were given, none if nothing was. Raises `SelectionError`."""
     if patches is None:
-        return _split(_variable("OVERLAY_PATCHES", environ))
+        return _split(environ.get("OVERLAY_PATCHES", ""))
     return _split(patches) if isinstance(patches, str) else terms(patches)
 
 
-def _variable(name: str, environ: Mapping[str, str] | None) -> str:
-    return (os.environ if environ is None else environ).get(name, "")
-
-
-def _one_of(name: str, values: tuple[str, ...], environ: Mapping[str, str] | None, wrong: str) -> str | None:
-    """Return which of some values a variable has, `None` for nothing. Raises `SelectionError` for another."""
-    text = _variable(name, environ).strip().lower()
+def _one_of(name: str, values: tuple[str, ...], environ: Environ, wrong: str) -> str:
+    """Return which of some values a variable has, empty for nothing. Raises `SelectionError` for another."""
+    text = environ.get(name, "").strip().lower()
     if text and text not in values:
         raise SelectionError(f"{name}={text!r} {wrong}")
-    return text or None
+    return text
 
 
-def strict(value: bool | None = None, environ: Mapping[str, str] | None = None) -> bool:
+def strict(value: bool | None = None, environ: Environ = os.environ) -> bool:
     """Return whether strict mode is asked for. Raises `SelectionError` for a value that is neither."""
-    if value is not None:
-        if type(value) is not bool:
-            raise SelectionError(f"strict must be True, False or None, got {value!r}")
-        return value
-    return is_on("OVERLAY_STRICT", environ)
+    if value is None:
+        return is_on("OVERLAY_STRICT", environ)
+    if type(value) is not bool:
+        raise SelectionError(f"strict must be True, False or None, got {value!r}")
+    return value
 
 
-def armed(environ: Mapping[str, str] | None = None) -> bool:
+def armed(environ: Environ = os.environ) -> bool:
     """Return whether processes are to be armed as they start. Raises `SelectionError` for what is neither."""
     return is_on("OVERLAY", environ)
 
 
-def is_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
+def is_on(name: str, environ: Environ = os.environ) -> bool:
     """Return what a variable says that is yes or no. Raises `SelectionError` for what is neither."""
     wrong = f"is neither yes ({', '.join(_TRUE)}) nor no ({', '.join(_FALSE)})"
     return _one_of(name, (*_TRUE, *_FALSE), environ, wrong) in _TRUE
@@ -175,29 +158,28 @@ def says_no(value: object) -> bool:
     return isinstance(value, str) and value.strip().lower() in ("", *_FALSE)
 
 
-def pin(environ: Mapping[str, str] | None = None) -> str:
+def pin(environ: Environ = os.environ) -> str:
     """Return what processes are pinned to: a path, `sha256:` and a digest, or nothing.
 
     Raises `SelectionError` for a digest that is none.
     """
-    text = _variable("OVERLAY_PIN", environ).strip()
-    if text.startswith(DIGEST_PREFIX):
-        digest = text.removeprefix(DIGEST_PREFIX)
-        if len(digest) != DIGEST_LENGTH or not set(digest) <= set("0123456789abcdef"):
-            what = f"{DIGEST_LENGTH} hexadecimal digits after {DIGEST_PREFIX!r}"
-            raise SelectionError(f"OVERLAY_PIN={text!r}: a digest has {what}")
+    text = environ.get("OVERLAY_PIN", "").strip()
+    digest = text.removeprefix(DIGEST_PREFIX)
+    if digest != text and (len(digest) != DIGEST_LENGTH or not set(digest) <= set("0123456789abcdef")):
+        what = f"{DIGEST_LENGTH} hexadecimal digits after {DIGEST_PREFIX!r}"
+        raise SelectionError(f"OVERLAY_PIN={text!r}: a digest has {what}")
     return text
 
 
-def trust(environ: Mapping[str, str] | None = None) -> str:
+def trust(environ: Environ = os.environ) -> str:
     """Return the path of the file of what was proven here, or nothing."""
-    return _variable("OVERLAY_TRUST", environ).strip()
+    return environ.get("OVERLAY_TRUST", "").strip()
 
 
 def absolute_paths() -> dict[str, str]:
     """Return the variables of this process that hold a path, each as an absolute path."""
     paths = {"OVERLAY_PIN": pin(), "OVERLAY_TRUST": trust()}
-    paths["OVERLAY_LEDGER_DIR"] = _variable("OVERLAY_LEDGER_DIR", None)
+    paths["OVERLAY_LEDGER_DIR"] = os.environ.get("OVERLAY_LEDGER_DIR", "")
     return {
         name: os.path.abspath(path)
         for name, path in paths.items()
@@ -205,19 +187,19 @@ def absolute_paths() -> dict[str, str]:
     }
 
 
-def is_alone(environ: Mapping[str, str] | None = None) -> bool:
+def is_alone() -> bool:
     """Return whether this process tries a contract on upstream alone, where no patch is to be enabled."""
-    return _variable(PROVE, environ) == ALONE
+    return os.environ.get(PROVE) == ALONE
 
 
-def in_company(environ: Mapping[str, str] | None = None) -> bool:
+def in_company() -> bool:
     """Return whether this process tries a contract with every patch that `all` selects."""
-    return _variable(PROVE, environ) == COMPANY
+    return os.environ.get(PROVE) == COMPANY
 
 
-def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def packs(environ: Environ = os.environ) -> tuple[str, ...]:
     """Return the names of the packs to be loaded, sorted. Raises `SelectionError` for what is no name."""
-    names = _split(_variable("OVERLAY_PACKS", environ))
+    names = _split(environ.get("OVERLAY_PACKS", ""))
     for name in names:
         if not is_pack_name(name):
             msg = f"OVERLAY_PACKS: {name!r} is not the name of a pack: small letters, digits and hyphens"
@@ -230,13 +212,13 @@ def is_pack_name(name: str) -> bool:
     return name[:1].isalpha() and name.isascii() and name == name.lower() and name.replace("-", "").isalnum()
 
 
-def log_level(environ: Mapping[str, str] | None = None) -> str:
+def log_level(environ: Environ = os.environ) -> str:
     """Return the level of the log. Raises `SelectionError` for one that does not exist."""
     wrong = f"is not a level: say {', '.join(LOG_LEVELS)}"
     return _one_of("OVERLAY_LOG", LOG_LEVELS, environ, wrong) or "info"
 
 
-def option(name: str, environ: Mapping[str, str] | None = None) -> str:
+def option(name: str, environ: Environ = os.environ) -> str:
     """Return the value of one of `OPTIONS`. Raises `SelectionError` for one that it cannot have."""
     values, wrong = OPTIONS[name]
     return _one_of(name, values, environ, f"{wrong}: say {' or '.join(values)}") or values[0]
@@ -247,19 +229,17 @@ def dynamic_cp() -> str:
     return option("OVERLAY_DCP")
 
 
-def unknown(environ: Mapping[str, str] | None = None) -> list[str]:
+def unknown(environ: Environ = os.environ) -> list[str]:
     """Return a sentence for each variable that looks like a setting and is none, with the nearest one."""
     known = (*VARIABLES, *_RESERVED)
     found = []
-    for name in sorted(os.environ if environ is None else environ):
-        if name in known or not name.upper().startswith("OVERLAY_"):
-            continue
-        if not name.startswith("OVERLAY_") and name.upper() not in known:
-            continue  # in small letters, it may well be another program's
-        from difflib import get_close_matches
+    for name in sorted(set(environ).difference(known)):
+        # In small letters, it may well be another program's.
+        if name.startswith("OVERLAY_") or (name.upper() in known and "_" in name):
+            from difflib import get_close_matches
 
-        near = get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.0)
-        found.append(f"{name}: unknown variable, ignored; did you mean {near[0]}?")
+            near = get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.0)
+            found.append(f"{name}: unknown variable, ignored; did you mean {near[0]}?")
     return found
 
 

@@ -1,6 +1,6 @@
 """What a rank says of itself to the others, and in what several of them differ.
 
-Ranks compare what is in force: overlay's code, each patch that applies with its code and the digest of each
+Ranks compare what is in force: the code of overlay and of packs, each patch that applies with the digest of each
 site, strict mode, the options of patches, and which patches are in place. A rank says nothing of a patch
 until it has imported one of its modules. Reasons are not compared: they hold paths, and follow the order of
 imports.
@@ -99,8 +99,7 @@ def statement_of(
         "pinned": "yes" if status.pinned else "no",
         **settings.read().options,
         **{f"pack {pack['name']}": _version(pack) for pack in lock["pack"]},
-        # The sentence goes on with the state of the patch here, which depends on what was imported.
-        **{f"half-patched: {text.partition(' came ')[0]}": "yes" for text in status.half_patched},
+        **{f"half-patched: {what}": "yes" for what in status.half_patched},
     }
     for patch in lock["patch"]:
         name, verdict = patch["id"], by_patch[patch["id"]]
@@ -111,7 +110,7 @@ def statement_of(
             continue
         found = [target for target in patch["target"] if target["verdict"] == "apply"]
         variants = ", ".join(f"{target['project']} {target['variant']}" for target in found)
-        facts[name] = f"code {patch['content'][:12]}, for {variants}"
+        facts[name] = f"in force for {variants}"
         for target in found:
             for site, digest in target["sites"].items():
                 facts[f"{name}{locks.SOURCE_OF}{site}"] = digest

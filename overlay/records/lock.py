@@ -34,8 +34,8 @@ SOURCE_OF = " source of "
 #: How the values of two locks are told, and what is said of patches that only the first has, or the second.
 HELD = ("locked", "here", "locked and not selected here", "selected here and not locked")
 WRITTEN = ("was", "is", "dropped", "added")
-#: The name of a fact that a lock has of each of its patches, after the id.
-_CONTENT = ": content"
+#: Ends the name of a fact that a lock has of each of its patches.
+SELECTED = ": selected"
 
 
 def make_lock(static: Lock, verdicts: Iterable[Verdict], tree: Tree) -> Lock:
@@ -70,9 +70,7 @@ def static_part(patches: Iterable[Patch], packs: Iterable[Pack]) -> Lock:
             }
             for pack in packs
         ],
-        "patch": [
-            {"id": name, "content": own_digest.of_patch(name)} for name in sorted(patch.id for patch in patches)
-        ],
+        "patch": [{"id": name} for name in sorted(patch.id for patch in patches)],
     }
 
 
@@ -106,6 +104,7 @@ def facts(lock: Lock) -> dict[str, str]:
         found |= {f"pack {pack['name']}: {key}": pack[key] for key in pack if key != "name"}
     for patch in lock["patch"]:
         name = patch["id"]
+        found |= {f"{name}{SELECTED}": "yes"}
         found |= {f"{name}: {key}": patch[key] for key in patch if key not in ("id", "target")}
         for target in patch.get("target", ()):
             about = f"{name}: {target['project']}"
@@ -138,11 +137,15 @@ def compare(one: Mapping[str, str], other: Mapping[str, str], words: Sequence[st
     names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
     lines = []
     for side, lacking in zip(sides, (other, one), strict=True):
-        lone = [name.removesuffix(_CONTENT) for name in names if name.endswith(_CONTENT) and name not in lacking]
-        lone = [name for name in lone if not name.startswith("pack ")]
+        lone = [
+            name.removesuffix(SELECTED) for name in names if name.endswith(SELECTED) and name not in lacking
+        ]
         lines += [f"{side}: {', '.join(lone)}"] if lone else []
         names = [name for name in names if name.partition(": ")[0] not in lone]
-    return [*lines, *(f"{name}: {was} {shown(one.get(name))}, {now} {shown(other.get(name))}" for name in names)]
+    return [
+        *lines,
+        *(f"{name}: {was} {shown(one.get(name))}, {now} {shown(other.get(name))}" for name in names),
+    ]
 
 
 def shown(value: str | None) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from overlay.verdict import Verdict
 
 _WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
-#: So many differences are named at most.
+#: So many differences are named, and so many patches in one line.
 _NAMED = 12
 
 
@@ -47,7 +47,7 @@ class Pin:
         early = {
             name: value
             for name, value in locked.items()
-            if name in here or name.startswith("pack ") or name.endswith(": content")
+            if name in here or name.startswith("pack ") or name.endswith(locks.SELECTED)
         }
         found = locks.compare(early, here)
         way_out = _WAY_OUT
@@ -60,8 +60,8 @@ class Pin:
                 f"--pin` takes it by itself; {_WAY_OUT}"
             )
         if found:
-            more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
-            raise PinError(_told(wanted, [*found[:_NAMED], *more], way_out))
+            lines = [_first(line.split(", "), ", ", " ") for line in found]
+            raise PinError(_told(wanted, [_first(lines, "\n  ", "\n  ")], way_out))
 
     def difference(self, verdict: Verdict, verdicts: Iterable[Verdict], tree: Tree) -> str:
         """Return how the verdict on one patch differs from the locked one, empty if it does not."""
@@ -72,10 +72,16 @@ class Pin:
                 return _told(self.name, [f"digest: {digests} (with a path, OVERLAY_PIN says what differs)"])
             self._lock = here
         about = f"{verdict.patch}: "
-        environment = tuple(f"{name} version" for name in {**here["environment"], **self._lock["environment"]})
+        environment = tuple(
+            f"{name} version" for name in {**here["environment"], **self._lock["environment"]}
+        )
         found = locks.compare(
             *(
-                {name: text for name, text in locks.facts(lock).items() if name.startswith((about, *environment))}
+                {
+                    name: text
+                    for name, text in locks.facts(lock).items()
+                    if name.startswith((about, *environment))
+                }
                 for lock in (self._lock, here)
             )
         )
@@ -103,6 +109,12 @@ def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
     found = locks.compare(locked, here)
     if found:
         raise PinError(_told(wanted, found))
+
+
+def _first(parts: list[str], between: str, last: str) -> str:
+    """Return the first of some parts as one text, and how many more there are."""
+    more = f"{last}and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
+    return between.join(parts[:_NAMED]) + more
 
 
 def _told(name: str, found: list[str], way_out: str = _WAY_OUT) -> str:

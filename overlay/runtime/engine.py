@@ -15,14 +15,13 @@ from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
 from overlay.records import run
 from overlay.runtime.finder import FirstFinder, runs_one_of
-from overlay.runtime.job_log import JobLog
+from overlay.runtime.job_log import JobLog, introduction
 from overlay.runtime.loading import awaited, load_all
 from overlay.runtime.unpickled import half_patched
 from overlay.source.selection import Selection, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
 
     from overlay.ledger import Met, PatchStatus
     from overlay.patch import Patch
@@ -38,15 +37,15 @@ if TYPE_CHECKING:
 _engines: list[ref[Engine]] = []
 
 
-def _renew_locks() -> None:
+def _note_fork() -> None:
     for reference in _engines[:]:  # it gets shorter as engines are let go of
         engine = reference()
         if engine is not None:
-            engine.renew_locks()
+            engine.note_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 class Engine:
@@ -79,9 +78,10 @@ class Engine:
         self.job_log = JobLog(self.configuration, self.account)
         _engines.append(ref(self, _engines.remove))
 
-    def renew_locks(self) -> None:
-        """Make new locks in the child of a fork: a thread that held one is not there any more."""
+    def note_fork(self) -> None:
+        """Begin anew in the child of a fork: a thread that held a lock is not there any more."""
         self._lock = _thread.RLock()
+        self.job_log.note_fork()
         if self._opened is not None:
             self._opened.renew_locks()
 
@@ -323,27 +323,15 @@ class Engine:
         digest = str(self._session_lock(session)["digest"])
         return account_of(self._status(session.status()), digest)
 
-    def configuration(self) -> dict[str, Any]:
-        """Return what this process is run with, as plain data. Raises `OverlayError` if it is not enabled."""
+    def configuration(self) -> str:
+        """Return what this process is run with, in a line. Raises `OverlayError` if it is not enabled."""
         session = self._session
         if session is None:
             raise OverlayError("overlay is not enabled")
         # Before that the path may still change, and what is found on it must not be what the session goes by.
         lock = self._session_lock(session) if session.has_begun else self.lock()
-        found = [target for patch in lock["patch"] for target in patch["target"]]
-        upstreams = {target["project"]: target["version"] for target in found}
-        versions = [*sorted(upstreams.items()), *sorted(lock["environment"].items())]
-        return {
-            "overlay": lock["overlay"]["version"],
-            "python": lock["python"],
-            "versions": {name: version for name, version in versions if version},
-            "patches": ",".join(session.chosen.terms) or "all",
-            "selected": len(session.chosen.ids),
-            "strict": session.strict,
-            "pin": session.pinned,
-            "packs": {pack["name"]: pack["version"] for pack in lock["pack"]},
-            "digest": lock["digest"],
-        }
+        count = len(session.chosen.ids)
+        return introduction(lock, count, strict=session.strict, pinned=bool(session.pinned))
 
     def _session_lock(self, session: Session) -> Lock:
         return self._lock_of(session.chosen.ids, session.verdicts())

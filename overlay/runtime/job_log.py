@@ -22,9 +22,9 @@ from overlay.model.rank import is_first, rank
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from overlay.records.agreement import Account
+    from overlay.records.lock import Lock
 
 
 #: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then:
@@ -39,21 +39,25 @@ DRIVER = "driver"
 class JobLog:
     """Says it, for one engine."""
 
-    def __init__(
-        self, configuration: Callable[[], dict[str, Any]], account: Callable[[], Account | None]
-    ) -> None:
+    def __init__(self, configuration: Callable[[], str], account: Callable[[], Account | None]) -> None:
         self._configured = configuration
         self._account = account
-        #: Who had said it when this process said it or left it to them; `None` before that.
+        #: Who else has said what the job is run with, empty if nobody has, `None` before that is asked.
         self._before: str | None = None
-        self._made_in = os.getpid()
-        #: The process that has said it, and as whom: a fork has both from whom it comes.
-        self._said_in, self._said_as = 0, ""
+        #: As whom this process has said it.
+        self._said_as = ""
+        self._is_fork = False
         self._configuration = ""
         self._agreed = ""
         self._differ = False
-        #: The process that has still to say what is in place, none if it is 0: a fork owes nothing.
-        self._owes = 0
+        #: Whether this process has still to say what is in place.
+        self._owes = False
+
+    def note_fork(self) -> None:
+        """Note that this process is a fork of one that may have spoken: it owes nothing."""
+        self._is_fork = True
+        self._before, self._said_as = self._said_as or self._before, ""
+        self._owes = False
 
     def first_module(self) -> None:
         """Note that the first module is met that a patch is for. Never raises: it is called by an import."""
@@ -62,7 +66,7 @@ class JobLog:
             # Otherwise somebody else speaks: rank 0, or the process that started this one.
             if not is_first() or self._speaker() == _name() or not log.heard("info"):
                 return
-            self._owes = os.getpid()
+            self._owes = True
             import atexit
 
             atexit.register(self.say_alone)
@@ -76,30 +80,24 @@ class JobLog:
 
     def say_configuration(self) -> None:
         """Say what the job is run with, if that is this process's to say."""
-        if self._before is None:
-            self._before = _told()
         mine = is_first() and not self._speaker()
         if mine and log.heard("info"):
-            self._said_in, self._said_as = os.getpid(), _name()
+            self._said_as = _name()
         if log.heard("info" if mine else "debug"):
-            import json
-
-            configured = self._configured()
-            text = json.dumps(configured)
+            text = self._configured()
             if text != self._configuration:
                 self._configuration = text
-                (log.info if mine else log.debug)(introduction(configured))
-                log.debug(f"configuration in full: {text}")
+                (log.info if mine else log.debug)(text)
         if is_first() and log.heard("info"):
             os.environ[settings.SAID] = _name()
 
     def _speaker(self) -> str:
         """Return who else has said what the job is run with, empty if nobody has."""
-        if self._said_in:
-            return "" if self._said_in == os.getpid() else self._said_as
-        if self._made_in != os.getpid() and rank() is None:
+        if self._is_fork and rank() is None:
             return _name()  # whom this fork comes from, which may not have got there yet
-        return self._before or ""
+        if self._before is None:
+            self._before = _told()
+        return self._before
 
     def say_agreed(self, sentence: str) -> None:
         """Say, as the first of some ranks, that they agree: once, as long as the sentence is the same."""
@@ -113,20 +111,14 @@ class JobLog:
         """Note that ranks do not agree. That is an error on each; who gets over it still says what it has."""
         self._differ, self._agreed = True, ""
 
-    def leave_to_others(self) -> None:
-        """Note that nothing is left to say of what is in place here."""
-        self._owes = 0
-
     def clear(self) -> None:
-        """Note that nothing is in place here any more."""
-        self._owes, self._differ, self._agreed = 0, False, ""
+        """Note that nothing is left to say of what is in place here: another rank does, or nothing is."""
+        self._owes, self._differ, self._agreed = False, False, ""
 
     def say_alone(self) -> None:
         """Say what is in place in this process, if nobody has. Never raises."""
-        if self._owes != os.getpid():
-            return
-        self._owes = 0
-        if not is_first():  # it was told its rank after it had started
+        owes, self._owes = self._owes, False
+        if not owes or not is_first():  # it may be told its rank after it has started
             return
         try:
             account = self._account()
@@ -151,13 +143,22 @@ class JobLog:
         self.say_alone()
 
 
-def introduction(configured: dict[str, Any]) -> str:
-    """Return what a job is run with in a line of at most `WIDTH` characters: versions that do not fit go."""
-    count = configured["selected"]
-    words = [f"{count} patch{'es' * (count != 1)} selected", *(["strict"] if configured["strict"] else [])]
-    words += [*(["pinned"] if configured["pin"] else []), f"digest {configured['digest'][:12]}"]
-    named = [f"overlay {configured['overlay']}", f"Python {configured['python']}"]
-    named += [f"{name} {version}" for name, version in configured["versions"].items()]
+def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> str:
+    """Return what a job is run with in a line of at most `WIDTH` characters: versions that do not fit go.
+
+    Args:
+        lock: What was decided on here.
+        selected: How many patches are selected.
+        strict: Whether strict mode is on.
+        pinned: Whether there is a pin.
+
+    """
+    words = [f"{selected} patch{'es' * (selected != 1)} selected", *(["strict"] if strict else [])]
+    words += [*(["pinned"] if pinned else []), f"digest {str(lock['digest'])[:12]}"]
+    upstreams = {one["project"]: one["version"] for patch in lock["patch"] for one in patch["target"]}
+    versions = [*sorted(upstreams.items()), *sorted(lock["environment"].items())]
+    named = [f"overlay {lock['overlay']['version']}", f"Python {lock['python']}"]
+    named += [f"{name} {version}" for name, version in versions if version]
     left = WIDTH - len("overlay: configuration: ; ") - len(", ".join(words))
     while len(", ".join(named)) > left:
         named = [*named[:-2], "..."]

@@ -25,7 +25,7 @@ NAMED = 3
 _OUT = ("failed", "incomplete", "skipped", "reverted")
 
 
-def meet(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]) -> None:
+def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]) -> None:
     """Find the known defects that this job meets, keep them for the ledger, and log them in a line.
 
     Only the first rank does. Never raises: no job may fail of a line in its log.
@@ -34,13 +34,13 @@ def meet(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]
         engine: What is enabled here, and keeps what is found.
         dialect: How the settings are written, and whose defects they tell of.
         parts: The settings by key, once for each part of the job that has its own, such as the actor and the
-            critic. A defect is met if one part meets all its conditions.
+            critic. A defect is met if one part meets all its conditions. A list meets what a member meets.
 
     """
     if not is_first():
         return
     try:
-        engine.met = found = find(engine, dialect, parts)
+        engine.met = found = find(engine, dialect, [_with_tuples(part) for part in parts])
         if found:
             (log.warning if any(one.state != "mended" for one in found) else log.info)(sentence(found))
     except Exception as error:  # noqa: BLE001 -- see above
@@ -50,7 +50,6 @@ def meet(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]
 def find(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]) -> tuple[Met, ...]:
     """Return the known defects that a job meets, those that are not mended first, then the worst."""
     from overlay.defect import HARMS
-    from overlay.model.collector import paused
     from overlay.source.judge import judge
     from overlay.source.known_defects import load_defects
     from overlay.source.source import InstalledTree
@@ -59,26 +58,29 @@ def find(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]
     states = {one.patch: one for one in engine.status().patches}
     tree, table = InstalledTree(), engine.tested()
     found = []
-    with paused():
-        for defect in load_defects(patches).values():
-            reasons = why(defect, dialect, parts)
-            if reasons is None:
-                continue
-            verdicts, planned = _verdicts(engine, defect, patches, tree)
-            finding = judge(defect, patches, verdicts, planned, tree, table)
-            state, reason = finding.state, finding.reason
-            if state == "mended" and states[defect.patch].state in _OUT:
-                state, reason = "open", f"{defect.patch} is {states[defect.patch].state}"
-            if state in ("open", "unknown-source", "mended"):
-                way_out = finding.way_out or reason
-                found.append(
-                    Met(
-                        defect=defect.id, harm=defect.harm, state=state, why=reasons, way_out=way_out,
-                        patch=defect.patch,
-                    )
-                )  # fmt: skip
+    for defect in load_defects(patches).values():
+        reasons = why(defect, dialect, parts)
+        if reasons is None:
+            continue
+        verdicts, planned = _verdicts(engine, defect, patches, tree)
+        finding = judge(defect, patches, verdicts, planned, tree, table)
+        state, reason = finding.state, finding.reason
+        if state == "mended" and states[defect.patch].state in _OUT:
+            state, reason = "open", f"{defect.patch} is {states[defect.patch].state}"
+        if state in ("open", "unknown-source", "mended"):
+            way_out = finding.way_out or reason
+            found.append(
+                Met(
+                    defect=defect.id, harm=defect.harm, state=state, why=reasons, way_out=way_out,
+                    patch=defect.patch,
+                )
+            )  # fmt: skip
     worst = list(HARMS)
     return tuple(sorted(found, key=lambda one: (one.state == "mended", worst.index(one.harm), one.defect)))
+
+
+def _with_tuples(part: Mapping[str, object]) -> dict[str, object]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in part.items()}
 
 
 def why(defect: Defect, dialect: Dialect, parts: Iterable[Mapping[str, object]]) -> str | None:
@@ -107,6 +109,9 @@ def _look_up(
             return [(key, settings[key], "")]
         aside = dialect.aside.get(key, ())
         named = [(full, one, "") for full, one in settings.items() if means(full, key, aside)]
+        # `actor.strategy` decides, and not the `strategy` that `actor.fsdp_config` has as well.
+        depth = min((full.count(".") for full, _, _ in named), default=0)
+        named = [one for one in named if one[0].count(".") == depth]
         # An option that this upstream does not have is not set, and says nothing else.
         return named or ([(key, None, "")] if None in condition.among else [])
 

@@ -33,8 +33,7 @@ class Entry:
         self.outcome = ""
         #: Every site that was put in place and not taken out, those of earlier lives of a module included.
         self.installed: list[Installed] = []
-        self._announced: set[str] = set()
-        self._lost: set[str] = set()
+        self._announced = False
 
     @property
     def label(self) -> str:
@@ -100,33 +99,28 @@ class Entry:
         if self.state in (*ENDED, "reverted") or self.verdict is None:
             return
         statuses = self._sites()
-        faults = [f"{status.site} {text}" for status, text in statuses if text]
+        faults = [f"{status.site} {text}" for status, *texts in statuses for text in texts if text]
         optional = [target.project.name for target in self.patch.targets if target.optional]
         if faults:
             self.state, self.reason = "incomplete", "; ".join(faults)
-        elif any(status.state == "waiting" for status, _ in statuses if status.project not in optional):
+        elif any(status.state == "waiting" for status, *_ in statuses if status.project not in optional):
             self.state, self.reason = "waiting", ""
         elif statuses:
             self.state, self.reason = "applied", ""
-        for status, text in statuses:
-            # Without a stale reference the fault is that somebody else stands there.
-            if text and not status.stale and status.site not in self._lost:
-                self._lost.add(status.site)
-                log.warning(f"lost {self.named}: {status.site} {text}")
+        for status, _, lost in statuses:
+            if lost:
+                log.warning(f"lost {self.named}: {status.site} {lost}")
 
     def announce(self) -> None:
-        """Log each target once, when the last of its sites is in place."""
-        waiting = {status.project for status, _ in self._sites() if status.state != "applied"}
-        sites = self.sites()
-        for target in dict.fromkeys(target for target, _ in sites):
-            if target.project not in {*waiting, *self._announced}:
-                self._announced.add(target.project)
-                count = sum(one is target for one, _ in sites)
-                what = f"{count} site{'s' if count != 1 else ''}"
-                note = f": {target.reason}" if target.reason else ""
-                # What is trusted on proof alone is worth a line of its own.
-                say = log.of_job if target.trusted else log.own
-                say(f"applied {self.label} to {target.project} {target.version} ({what}){note}")
+        """Log once that the patch is in place."""
+        if self._announced or self.verdict is None or self.state != "applied":
+            return
+        self._announced = True
+        count, note = len(self.sites()), self.verdict.reason
+        # What is trusted on proof alone is worth a line of its own.
+        say = log.of_job if any(target.trusted for target in self.verdict.targets) else log.own
+        what = f"{count} site{'s' if count != 1 else ''}"
+        say(f"applied {self.label} to {self.where} ({what}){f': {note}' if note else ''}")
 
     def status(self, *, wait: bool = True) -> PatchStatus:
         """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
@@ -136,38 +130,30 @@ class Entry:
             state=self.state,
             reason=self.reason,
             verdict=self.verdict,
-            sites=tuple(status for status, _ in self._sites()),
+            sites=tuple(status for status, *_ in self._sites()),
             effect=of_module(module_of(self.patch.id), wait=wait) if self.installed else None,
         )
 
-    def _sites(self) -> list[tuple[SiteStatus, str]]:
-        """Return the state of each site as it is now, with what is wrong with it."""
+    def _sites(self) -> list[tuple[SiteStatus, str, str]]:
+        """Return the state of each site as it is now, with who holds the original, and what stands there.
+
+        Either is empty if nothing is wrong with it.
+        """
         found = []
         for target, replacement in self.sites():
             site = replacement.site
             state = self.state if self.state in (*ENDED, "reverted") else "waiting"
-            rebound: tuple[str, ...] = ()
-            stale: tuple[str, ...] = ()
-            faults: list[str] = []
+            held = lost = ""
             for module, mine in self._copies(site):
                 parent, raw = current(module, site)
                 here = next((item for item in mine if item.parent is parent and item.after is raw), None)
                 state = "applied"
                 if here is None:
-                    faults.append(f"was replaced since by {describe(raw)}")
-                    continue
-                rebound += here.rebound
-                stale += here.stale
-                if here.stale:
-                    faults.append(f"is still held by {', '.join(here.stale)}")
-            status = SiteStatus(
-                site=site,
-                project=target.project,
-                state="incomplete" if faults else state,
-                rebound=rebound,
-                stale=stale,
-            )
-            found.append((status, "; ".join(faults)))
+                    lost = f"was replaced since by {describe(raw)}"
+                elif here.stale:
+                    held = f"is still held by something that took it {here.stale}"
+            state = "incomplete" if held or lost else state
+            found.append((SiteStatus(site=site, project=target.project, state=state), held, lost))
         return found
 
     def _copies(self, site: str) -> list[tuple[object, list[Installed]]]:

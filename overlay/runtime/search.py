@@ -1,8 +1,8 @@
 """Who else holds the function that is being replaced?
 
 `from x import f` before the patch leaves the original in another module, where the patch would silently do
-nothing. Modules, classes, default arguments and partials are given the replacement. Any other holder is
-named.
+nothing. Modules, classes, default arguments and partials are given the replacement. That anybody else has the
+original is told, not who it is: the way out, to enable overlay earlier, is the same.
 
 To take a patch out, the search looks for the replacement. It keeps no list of what was rebound: by then that
 may hold something else, and others may have taken the replacement.
@@ -25,22 +25,21 @@ from contextlib import suppress
 from operator import attrgetter
 from types import CellType, FrameType, FunctionType, ModuleType
 
-from overlay.model.collector import thawed
 from overlay.model.marks import ORIGINAL, is_wrapper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
-_NAMED = 5  # at most: they end up in one line of a log
+#: A fresh Python 3.12 has some hundred frozen objects of its own; a server that froze its heap has many more.
+_FROZEN_BY_PYTHON = 2000
 _SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 #: Holders that matter by whose they are, and those of them that the owner has in a closure or a dictionary.
 _OWNED = (dict, tuple, FrameType, CellType, staticmethod, classmethod)
 _INSIDE = (CellType, staticmethod, classmethod)
 #: What a function has in common with those that other executions of its module made.
 _source_of = attrgetter("__code__", "__code__.co_filename", "__module__", "__qualname__")
-_qualname = type.__dict__["__qualname__"].__get__
 _partial: Any = functools.partial
 #: Of each kind of site one that nobody else holds: only the counting itself refers to it.
 _FREE: dict[Any, Any] = {
@@ -96,9 +95,8 @@ class Rebinding:
 
     def __init__(self, replacement: Any) -> None:
         self.replacement = replacement
-        #: Who holds the replacement now, and who still holds the original.
-        self.rebound: list[str] = []
-        self.stale: list[str] = []
+        #: Whether somebody was given the replacement, and whether somebody still holds the original.
+        self.rebound = self.held = False
         #: Functions that earlier executions of the original's module made of the same source.
         self.earlier: list[ref[FunctionType]] = []
 
@@ -112,18 +110,27 @@ def rebind(pairs: list[tuple[Any, Any]]) -> list[Rebinding]:
     if not pairs:
         return []
     search = _Search(pairs)
-    with thawed():
+    # Nobody can tell afterwards what was frozen before: everything is frozen that exists at the end.
+    thawed = frozen()
+    if thawed:
+        gc.unfreeze()
+    try:
         search.run()
-    for rebinding in search.rebindings:
-        names = list(dict.fromkeys(rebinding.stale))
-        rebinding.stale = names[:_NAMED] + [f"{len(names) - _NAMED} more"] * (len(names) > _NAMED)
+    finally:
+        if thawed:
+            gc.freeze()
     return search.rebindings
 
 
-def holders_of(functions: Iterable[ref[FunctionType]]) -> list[str]:
-    """Return who holds one of some functions. They are given the same function, which changes nothing."""
+def frozen() -> bool:
+    """Return whether somebody called `gc.freeze()`: the collector tells nothing about what is frozen."""
+    return gc.get_freeze_count() > _FROZEN_BY_PYTHON
+
+
+def are_held(functions: Iterable[ref[FunctionType]]) -> bool:
+    """Return whether anybody holds one of some functions. They are given the same one: nothing changes."""
     pairs = [(item, item) for item in (function() for function in functions) if item is not None]
-    return [name for found in rebind(pairs) for name in (*found.rebound, *found.stale)]
+    return any(found.rebound or found.held for found in rebind(pairs))
 
 
 class _Search:
@@ -152,16 +159,14 @@ class _Search:
         for holder in holders:
             try:
                 self._visit(holder, self._owners.get(id(holder), []))
-            except Exception as error:  # noqa: BLE001, PERF203 -- one odd object must not stop the patch
-                what = f"{_a(holder)} that cannot be changed ({type(error).__name__})"
-                self._stale(gc.get_referents(holder), what)
+            except Exception:  # noqa: BLE001, PERF203 -- one odd object must not stop the patch
+                self._note(gc.get_referents(holder))
         for reference in weak:  # a table by functions does not know the replacement
             if any(_is_a(owner, (dict, set)) for owner in self._owners.get(id(reference), ())):
-                self._stale([reference()], "a weak reference in a dict or a set")
+                self._note([reference()])
         if hidden or sys.version_info >= (3, 13):  # before, to look at running calls leaves traces in them
-            for key, what in _local_variables(frozenset(self._for)):
-                self._for[key].stale.append(what)
-        self._stale(_atexit_callbacks(), "atexit")
+            self._look_at_calls()
+        self._note(_atexit_callbacks())
 
     def _find_holders(self, wanted: tuple[Any, ...]) -> list[object]:
         """Return what refers to an original, and note what earlier executions made of the same source."""
@@ -199,96 +204,90 @@ class _Search:
         elif issubclass(kind, tuple) and owners:
             for owner in owners:
                 if type(owner) is FunctionType and owner.__defaults__ is holder:
-                    what = f"a default of {_name_of(owner)}"
-                    owner.__defaults__ = tuple(self._new(value, what) for value in owner.__defaults__)
+                    owner.__defaults__ = tuple(map(self._new, owner.__defaults__))
                 elif _is_a(owner, _partial):
                     self._visit(owner, [])
                 else:
-                    self._stale(held, _a(holder))
+                    self._note(held)
         elif issubclass(kind, _partial):
             function, arguments, *others = _partial.__reduce__(holder)[2]
-            arguments = tuple(self._new(value, "an argument of a functools.partial") for value in arguments)
-            after = (self._new(function, "a functools.partial"), arguments, *others)
+            after = (self._new(function), tuple(map(self._new, arguments)), *others)
             _partial.__setstate__(holder, after)
-            self._stale(gc.get_referents(holder), _a(holder))  # in a slot of a class derived from it
+            self._note(gc.get_referents(holder))  # in a slot of a class derived from it
         elif kind in (staticmethod, classmethod):
-            kind.__init__(holder, self._new(holder.__func__, _a(holder)))
+            kind.__init__(holder, self._new(holder.__func__))
         elif kind is CellType:
-            users = [item for item in further if type(item) is FunctionType]
-            if not any(map(_is_replacement, users)):
-                self._stale(held, f"the closure of {_name_of(users[0])}" if users else "a variable of a call")
+            if not any(type(item) is FunctionType and _is_replacement(item) for item in further):
+                self._note(held)
         elif kind is FrameType or kind in _SUSPENDED:
             # A call that is over calls nothing any more, and a call of the original holds it in any case.
             over = kind is FrameType and not any(type(owner) in _SUSPENDED for owner in owners)
             codes = [original.__code__ for original, _ in self._pairs if type(original) is FunctionType]
             if not over and not any(part is code for part in held for code in codes):
-                self._stale(held, "a suspended call")
+                self._note(held)
         elif kind is not FunctionType:  # its defaults, closure and attributes are holders themselves
-            self._stale(held, _a(holder))
+            self._note(held)
 
-    def _visit_dict(self, holder: dict[Any, Any], owners: list[Any]) -> None:  # noqa: C901 -- see above
+    def _visit_dict(self, holder: dict[Any, Any], owners: list[Any]) -> None:
         cls: Any = None
-        module = f"{dict.get(holder, '__name__')}:{{}}"
-        where = module if _is_of_module(holder) else ""
+        can_change = _is_of_module(holder)
         for owner in owners:
             kind = type(owner)
             if issubclass(kind, type) and _namespace(owner) is holder:
-                cls, where = owner, f"{_name_of(owner)}.{{}}"
-            elif issubclass(kind, ModuleType) or (kind is FunctionType and owner.__globals__ is holder):
-                where = module  # that is gone, perhaps
-            elif kind is FunctionType and owner.__kwdefaults__ is holder:
-                where = f"the default of {{}} in {_name_of(owner)}"
+                cls = owner
             elif kind is FunctionType and owner.__dict__ is holder and _is_replacement(owner):
                 return
-            elif issubclass(kind, _partial) and _partial.__reduce__(owner)[2][2] is holder:
-                where = "the argument {} of a functools.partial"
-        self._stale(dict.keys(holder), "a key of a dict")
+            elif kind is FunctionType:  # the module of a function may be gone
+                can_change |= owner.__globals__ is holder or owner.__kwdefaults__ is holder
+            elif issubclass(kind, _partial):
+                can_change |= _partial.__reduce__(owner)[2][2] is holder
+            else:
+                can_change |= issubclass(kind, ModuleType)
+        self._note(dict.keys(holder))
         over = bool(owners) and all(type(owner) is FrameType for owner in owners)
         for key, value in [item for item in dict.items(holder) if id(item[1]) in self._for]:
             if cls is not None:
-                type.__setattr__(cls, key, self._new(value, where.format(key)))  # a metaclass is not asked
-            elif where:
-                dict.__setitem__(holder, key, self._new(value, where.format(key)))
+                type.__setattr__(cls, key, self._new(value))  # a metaclass is not asked
+            elif can_change:
+                dict.__setitem__(holder, key, self._new(value))
             elif not over:
-                self._stale([value], _a(next((one for one in owners if not _is_a(one, _OWNED)), holder)))
+                self._note([value])
 
-    def _new(self, value: Any, what: str) -> Any:
-        """Return what takes the place of a value, and note where."""
+    def _look_at_calls(self) -> None:
+        """Look at the local variables of running calls that the collector does not report.
+
+        Before Python 3.13, reading them fills a dictionary that the frame keeps, and that would keep alive
+        what the call lets go of later. So it is emptied again, unless the call itself has asked for its
+        `locals()`, or a debugger is there, which writes the dictionary back.
+        """
+        tops = sys._current_frames()  # noqa: SLF001 -- there is no other way
+        while tops:  # (frames in a list of one of these frames would never be released)
+            frame: FrameType | None = tops.popitem()[1]
+            while frame is not None:
+                code = frame.f_code
+                # The names of a module or a class are in a dictionary that the collector knows.
+                if code.co_flags & 1 and not _is_ours(frame.f_globals.get("__name__")):
+                    variables = frame.f_locals
+                    self._note(value for name, value in variables.items() if name not in code.co_freevars)
+                    traced = any((frame.f_trace, sys.gettrace(), sys.getprofile()))
+                    # Three references are the frame, the variable here, and the argument.
+                    if type(variables) is dict and not traced and sys.getrefcount(variables) <= 3:  # noqa: PLR2004
+                        variables.clear()
+                frame = frame.f_back
+
+    def _new(self, value: Any) -> Any:
+        """Return what takes the place of a value."""
         rebinding = self._for.get(id(value))
         if rebinding is None:
             return value
-        rebinding.rebound.append(what)
+        rebinding.rebound = True
         return rebinding.replacement
 
-    def _stale(self, values: Iterable[object], what: str) -> None:
-        for key in {id(value) for value in values if id(value) in self._for}:
-            self._for[key].stale.append(what)
-
-
-def _local_variables(ids: frozenset[int]) -> Iterator[tuple[int, str]]:
-    """Yield the local variables of running calls that the collector does not report: `(id of value, words)`.
-
-    Before Python 3.13, reading them fills a dictionary that the frame keeps, and that would keep alive what
-    the call lets go of later. So it is emptied again, unless the call itself has asked for its `locals()`, or
-    a debugger is there, which writes the dictionary back.
-    """
-    tops = sys._current_frames()  # noqa: SLF001 -- there is no other way
-    while tops:  # (frames in a list of one of these frames would never be released)
-        frame: FrameType | None = tops.popitem()[1]
-        while frame is not None:
-            code, module = frame.f_code, frame.f_globals.get("__name__")
-            # The names of a module or a class are in a dictionary that the collector knows.
-            if code.co_flags & 1 and not _is_ours(module):
-                variables = frame.f_locals
-                for name, value in variables.items():
-                    if id(value) in ids and name not in code.co_freevars:
-                        call = f"{module}:{getattr(code, 'co_qualname', code.co_name)}"
-                        yield id(value), f"a local variable {name} of {call}, which is running"
-                traced = any((frame.f_trace, sys.gettrace(), sys.getprofile()))
-                # Three references are the frame, the variable here, and the argument.
-                if type(variables) is dict and not traced and sys.getrefcount(variables) <= 3:  # noqa: PLR2004
-                    variables.clear()
-            frame = frame.f_back
+    def _note(self, values: Iterable[object]) -> None:
+        """Note of which originals somebody has a reference that stays."""
+        for value in values:
+            if id(value) in self._for:
+                self._for[id(value)].held = True
 
 
 def _atexit_callbacks() -> list[object]:
@@ -325,14 +324,3 @@ def _is_of_module(item: Any) -> bool:
 def _namespace(cls: type) -> Any:
     """Return the dictionary of a class itself; its `__dict__` is a view of that."""
     return gc.get_referents(type.__dict__["__dict__"].__get__(cls))[0]
-
-
-def _name_of(item: Any) -> str:
-    """Return where a class or a function is defined, as `module:name`."""
-    if type(item) is FunctionType:
-        return f"{item.__module__}:{item.__qualname__}"
-    return f"{_namespace(item).get('__module__', '')}:{_qualname(item)}"
-
-
-def _a(item: object) -> str:
-    return f"a {_qualname(type(item))}"

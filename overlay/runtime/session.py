@@ -15,7 +15,6 @@ from types import ModuleType
 from overlay import log
 from overlay.effect import load as load_effect
 from overlay.errors import OverlayError, PatchError, PinError
-from overlay.model.collector import paused
 from overlay.model.record import TYPE_CHECKING
 from overlay.runtime.finder import spec_of
 from overlay.runtime.patch_state import ENDED, Entry
@@ -250,8 +249,7 @@ class Session:
         try:
             load_effect(module_of(entry.patch.id))
             tree = self._source()
-            with paused():
-                sites = prepare(entry.label, module, missing, tree)
+            sites = prepare(entry.label, module, missing, tree)
             self._put(entry, sites, first=name not in self._lived)
         except PatchError:
             raise
@@ -389,9 +387,8 @@ class Session:
             chosen = [entry.patch for entry in self.entries.values()]
             try:
                 tree = self._source()
-                with paused():
-                    found = decide_all(chosen, tree, self._table)
-                    tree.let_go()
+                found = decide_all(chosen, tree, self._table)
+                tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
                 found = {

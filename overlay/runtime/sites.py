@@ -16,9 +16,9 @@ from types import FunctionType
 from overlay.errors import OverlayError
 from overlay.model.marks import ORIGINAL, OWNER, is_wrapper
 from overlay.model.record import TYPE_CHECKING
-from overlay.runtime.search import holders_of, rebind, sole_names
+from overlay.runtime.search import are_held, rebind, sole_names
 from overlay.runtime.unpickled import mark
-from overlay.source.fingerprint import fingerprint
+from overlay.source.fingerprint import bare
 from overlay.source.shape import split_site
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class Installed:
         #: What stood there, `None` for a name that the patch adds.
         self.before = before
         self.after = after
-        self.rebound: tuple[str, ...] = ()
-        self.stale: tuple[str, ...] = ()
+        #: When somebody who still has the original has taken it, empty if nobody has it.
+        self.stale = ""
         #: Whether the module has been executed again since, so that this site is history.
         self.past = False
 
@@ -175,7 +175,7 @@ def _check_original(module: ModuleType, site: str, original: object, tree: Tree)
     home = split_site(origin)[0]
     if home == split_site(site)[0]:
         home = _home(module, site)
-    if original.__module__ != home or fingerprint(original.__code__) not in tree.fingerprints(origin):
+    if original.__module__ != home or bare(original.__code__) not in tree.code(origin):
         raise ConflictError(
             f"{site} was replaced by someone else, or its file has changed since it was imported "
             f"({describe(original)}); enable overlay first"
@@ -244,9 +244,7 @@ def put(sites: Sequence[Installed], *, first: bool = False) -> None:
             done.append(site)
             setattr(site.parent, site.name, site.after)
             for name in names if site.searched else ():
-                if name != site.name:
-                    setattr(site.parent, name, site.after)
-                    site.rebound += (f"{split_site(site.site)[0]}:{name}",)
+                setattr(site.parent, name, site.after)
         _rebind_aliases(held)
     except BaseException:
         take_out(done)
@@ -261,10 +259,11 @@ def _rebind_aliases(sites: Sequence[Installed]) -> None:
         gc.collect()  # until then a class that nobody has any more lives on, and its functions with it
     owners = [site for site in sites for _ in site.pairs()]
     for site, rebinding in zip(owners, found, strict=True):
-        site.rebound += tuple(rebinding.rebound)
+        if rebinding.held:
+            site.stale = "earlier"
         # What an earlier import has made is not rebound: it may belong to a module object with its own state.
-        earlier = [f"{name} (of an earlier import of the module)" for name in holders_of(rebinding.earlier)]
-        site.stale += (*rebinding.stale, *earlier)
+        elif are_held(rebinding.earlier):
+            site.stale = "from an earlier import of its module"
 
 
 def take_out(sites: Sequence[Installed]) -> list[str]:
@@ -285,5 +284,6 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
     found = rebind([(after, before) for site in searched for before, after in site.pairs()])
     owners = [site for site in searched for _ in site.pairs()]
     for site, rebinding in zip(owners, found, strict=True):
-        left += [f"{site.site}: its replacement is still held by {holder}" for holder in rebinding.stale]
+        if rebinding.held:
+            left.append(f"{site.site}: something still holds its replacement")
     return left

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from overlay import log
 from overlay.errors import PatchError
+from overlay.ledger import CAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from overlay.ledger import PatchStatus, Status
 
+#: States of a patch that is whole here, or will be when its modules are imported.
+_WHOLE = ("waiting", "applied")
 #: What has arrived: label and site of each replacement, in order, once.
 _arrived: dict[tuple[str, str], None] = {}
 #: What tells the state of this process, `None` as long as nobody has asked anything of overlay in it.
@@ -53,23 +56,21 @@ def arrive(label: str, site: str) -> Mark:
     known = (label, site) in _arrived
     _arrived[label, site] = None
     status = None if _status is None else _status()
-    if sentence := _fault(label, site, () if status is None else status.patches):
+    state = _states(() if status is None else status.patches).get(label, "not selected or not enabled")
+    if state not in _WHOLE:
+        text = f"half-patched: {site} of {label} {CAME}, and here that patch is {state}"
         if not known:
-            log.warning(f"half-patched: {sentence}")
+            log.warning(text)
         if status is not None and status.enabled and (status.strict or status.pinned):
-            raise PatchError(f"half-patched: {sentence}")
+            raise PatchError(text)
     return mark(label, site)
 
 
 def half_patched(patches: Iterable[PatchStatus]) -> tuple[str, ...]:
-    """Return a sentence for each replacement that arrived and whose patch is not in force here now."""
-    patches = tuple(patches)
-    return tuple(filter(None, (_fault(label, site, patches) for label, site in _arrived)))
+    """Name each replacement that arrived and whose patch is not in force here now: `site of label`."""
+    states = _states(patches)
+    return tuple(f"{site} of {label}" for label, site in _arrived if states.get(label) not in _WHOLE)
 
 
-def _fault(label: str, site: str, patches: Iterable[PatchStatus]) -> str:
-    states = {f"{patch.patch}@{patch.revision}": patch.state for patch in patches}
-    state = states.get(label, "not selected or not enabled")
-    if state in ("waiting", "applied"):  # it is whole here, or will be when its modules are imported
-        return ""
-    return f"{site} of {label} came here pickled by a process that is patched, and here that patch is {state}"
+def _states(patches: Iterable[PatchStatus]) -> dict[str, str]:
+    return {f"{patch.patch}@{patch.revision}": patch.state for patch in patches}

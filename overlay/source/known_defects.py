@@ -1,23 +1,18 @@
 """Loading the records of known defects, when somebody asks for them: no trainer does.
 
-They lie beside the patches, in `_defects`: a module with `DEFECTS` for each project. The package of a pack
-may have such a folder too, whose code runs only if `OVERLAY_PACKS` names the pack.
+They lie beside the patches, in `_defects`: a module with `DEFECTS` for each project.
 """
 
 from __future__ import annotations
 
-import os
-
-from overlay.defect import READ, Defect
-from overlay.errors import OverlayError
+from overlay.defect import READ
 from overlay.model.record import TYPE_CHECKING
-from overlay.source import packs
 from overlay.source.registry import COMPAT, PACK, import_module, modules_in, tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from overlay.defect import Dialect
+    from overlay.defect import Defect, Dialect
     from overlay.patch import Patch
     from overlay.source.table import Table
 
@@ -28,44 +23,20 @@ def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
     Args:
         patches: All that are known, by id.
 
-    Raises:
-        OverlayError: A pack cannot be loaded or names a patch that there is not, or two defects have one id.
-
     """
-    found: dict[str, Defect] = {}
+    package = import_module(f"{PACK}._defects")
+    files = sorted(f"{package.__name__}.{name}" for folder in package.__path__ for name in modules_in(folder))
+    found = [defect for file in files for defect in import_module(file).DEFECTS]
     table = tables()
-    for name, package in [("", PACK), *((pack.name, pack.package) for pack in packs.named())]:
-        for defect in _in_package(name, package):
-            if defect.id in found:
-                raise OverlayError(f"two defects are called {defect.id}")
-            if defect.patch and defect.patch not in patches:
-                if not name:
-                    continue  # a checkout without this patch: nothing can be judged
-                raise OverlayError(f"{defect.id}: there is no patch {defect.patch!r}")
-            found[defect.id] = _whole(defect, patches.get(defect.patch), table)
-    return found
+    # In a checkout without its patch, a defect cannot be judged.
+    known = [defect for defect in found if not defect.patch or defect.patch in patches]
+    return {defect.id: _whole(defect, patches.get(defect.patch), table) for defect in known}
 
 
 def dialects() -> tuple[Dialect, ...]:
     """Return the ways in which settings are written."""
     known: tuple[Dialect, ...] = import_module(f"{COMPAT}.dialects").DIALECTS
     return known
-
-
-def _in_package(pack: str, package: str) -> list[Defect]:
-    """Return the defects beside the patches in a package, none if there is no folder with any."""
-    prefix = f"{pack}/" if pack else ""
-    name = f"{package}._defects"
-    try:
-        folders = [os.path.join(folder, "_defects") for folder in import_module(package).__path__]
-        files = [f"{name}.{file}" for folder in filter(os.path.isdir, folders) for file in modules_in(folder)]
-        found = [defect for file in sorted(files) for defect in import_module(file).DEFECTS]
-    except Exception as error:
-        raise OverlayError(f"the defects in {name} cannot be loaded: {error!r}") from error
-    for defect in found:
-        if not isinstance(defect, Defect) or not defect.id.startswith(prefix):
-            raise OverlayError(f"{name}: {defect!r} is no defect of an id that begins with {prefix!r}")
-    return found
 
 
 def _whole(defect: Defect, patch: Patch | None, table: Table) -> Defect:

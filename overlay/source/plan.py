@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from overlay.model.collector import paused
 from overlay.model.record import TYPE_CHECKING
 from overlay.source.decide import decide_all
 from overlay.source.selection import in_order
@@ -21,8 +20,7 @@ def make_plan(
 ) -> Plan:
     """Decide on every patch, as `decide_all` does. Patches that are not selected are only named."""
     by_id = {patch.id: patch for patch in patches}
-    with paused():
-        settled = decide_all([by_id[name] for name in selection], tree, table)
+    settled = decide_all([by_id[name] for name in selection], tree, table)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts)
 

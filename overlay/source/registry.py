@@ -69,7 +69,7 @@ def contract_of(patch: str) -> Contract | None:
     try:
         found: Contract = import_module(name).CONTRACT
     except ModuleNotFoundError as error:
-        if error.name not in (name, name.rpartition(".")[0], name.rpartition(".")[0].rpartition(".")[0]):
+        if not f"{name}.".startswith(f"{error.name}."):
             raise
         return None
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from overlay.model import settings
 from overlay.model.record import Record
 
@@ -22,8 +24,8 @@ class Selection(Record):
     companions: tuple[str, ...]
     #: As they were given, empty if nothing was.
     terms: tuple[str, ...] = ()
-    #: Whether they are an argument of `enable()`: none (the environment has them), a string or a list.
-    argument: type | None = None
+    #: Whether they are an argument of `enable()`, and not what the environment has.
+    given: bool = False
 
     def without(self, drop: Iterable[str], *, strict: bool = False) -> str:
         """Return what to set, or to call, to select the same without some patches.
@@ -33,17 +35,15 @@ class Selection(Record):
             strict: Whether strict mode is an argument of `enable()` as well.
         """
         terms = (*self.terms, *(f"-{name}" for name in sorted(drop)))
-        if self.argument is None:
+        if not self.given:
             return f"OVERLAY_PATCHES={','.join(terms)}"
-        words = ", ".join(f'"{term}"' for term in ([",".join(terms)] if self.argument is str else terms))
-        said = words if self.argument is str else f"[{words}]"
-        return f"overlay.enable({said}{', strict=True' if strict else ''})"
+        return f'overlay.enable("{",".join(terms)}"{", strict=True" if strict else ""})'
 
 
 def choose(
     known: Mapping[str, Patch],
     patches: str | Iterable[str] | None = None,
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Selection:
     """Return what an argument of `enable()` selects, or else the environment. Raises `SelectionError`."""
     on = {name: settings.is_on(name, environ) for name in {patch.switch for patch in known.values()} if name}
@@ -59,7 +59,7 @@ def choose(
         ids=ids,
         companions=tuple(name for name in companions if name in ids and name not in terms),
         terms=tuple(terms),
-        argument=None if patches is None else str if isinstance(patches, str) else list,
+        given=patches is not None,
     )
 
 

@@ -61,7 +61,9 @@ def presence(module: Module, qualname: str) -> bool | str:
         return True
     if module.stars():
         return f"may come from `{ast.unparse(module.stars()[0].node)}`"
-    is_more = outer != qualname and any(not isinstance(item.node, ast.ClassDef) for item in find(module, outer))
+    is_more = outer != qualname and any(
+        not isinstance(item.node, ast.ClassDef) for item in find(module, outer)
+    )
     if said or is_more or outer in module.declared:
         return "may exist: it is set by something else than a definition, or deleted"
     return False
@@ -113,7 +115,9 @@ def calls(module: Module, qualname: str, callee: str, last: bool) -> bool:
     else:
         return False
     end = function.body[-1]
-    is_end = isinstance(end, ast.Expr) and isinstance(end.value, ast.Call) and _is_name(end.value.func, callee)
+    is_end = (
+        isinstance(end, ast.Expr) and isinstance(end.value, ast.Call) and _is_name(end.value.func, callee)
+    )
     return not last or (is_end and sum(_is_name(part, callee) for part in parts) == 1)
 
 

@@ -104,7 +104,7 @@ class Tree:
         return f"{site} {found}" if found else ""
 
     def calls(self, site: str, callee: str, *, last: bool) -> bool:
-        """Return whether a function calls another in each run, with `last` at its end. Raises `SourceError`."""
+        """Return whether a function always calls another, with `last` at its end. Raises `SourceError`."""
         return self._answer(site, shape.calls, callee, last)
 
     def _answer(self, site: str, question: Callable[..., T], *more: object) -> T:
@@ -134,8 +134,8 @@ class Tree:
         parsed = self._parsed(module)
         return [item.node for item in find(parsed, qualname)] if qualname else [parsed.tree]
 
-    def fingerprints(self, site: str) -> list[str]:
-        """Return the fingerprints of what the source compiles to at a site that is defined there.
+    def code(self, site: str) -> list[CodeType]:
+        """Return what the source compiles to at a site that is defined there.
 
         More than one if the source defines it more than once. Raises `SourceError`.
         """

@@ -261,7 +261,11 @@ def _fault(site: str, said: Said, tree: Tree) -> str:
         if str(said).startswith(_CALLS):
             _, callee, *last = str(said).split()
             whole = tree.calls(site, callee, last=bool(last))
-            return "" if whole else f"does not call {callee} in each run{' as its last statement' if last else ''}"
+            return (
+                ""
+                if whole
+                else f"does not call {callee} in each run{' as its last statement' if last else ''}"
+            )
         digest = tree.digest(site)
     except SourceError as error:
         return f"cannot be checked: {error}"

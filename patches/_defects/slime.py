@@ -97,7 +97,9 @@ DEFECTS = (
     _silent(
         id="slime.eps-clip-c-ignored",
         summary="--eps-clip-c is parsed and never reaches the policy loss: dual clipping is off.",
-        when=all_of(given("eps_clip_c"), among("train_backend", "megatron")),
+        when=all_of(
+            given("eps_clip_c"), among("train_backend", "megatron"), other("advantage_estimator", "cispo")
+        ),
         patch="slime.eps-clip-c",
     ),
     _slow(

@@ -136,8 +136,7 @@ def tried(source: Source, patches: Sequence[Patch], table: Table) -> tuple[list[
     alone = run(source, [(one.patch, ALONE, ()) for one in asked])
     left: list[Trial] = []
     for one, outcome in zip(asked, alone, strict=True):
-        contract = contract_of(one.patch)
-        if outcome[0] == HOLDS and not (contract and contract.harmless):
+        if outcome[0] == HOLDS:
             rows += one.alone
         elif one.choices:
             left.append(one)
@@ -176,8 +175,7 @@ def renewed(source: Source, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
     for row in ours:
         mine, at = found[at : at + len(_hows(row))], at + len(_hows(row))
         fresh = row.replace(code=codes[row.patch], date=TODAY)
-        harmless = getattr(contract_of(row.patch), "harmless", "")
-        if row.verdict == APPLY and mine[1][0] == HOLDS and (harmless or mine[0][0] != HOLDS):
+        if row.verdict == APPLY and mine[1][0] == HOLDS and mine[0][0] != HOLDS:
             kept.append(fresh.replace(shown="passed"))
         elif row.verdict != APPLY and mine[0][0] == HOLDS:
             kept.append(fresh.replace(shown="alone"))

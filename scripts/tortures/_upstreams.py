@@ -78,7 +78,6 @@ class Pristine(Tree):
     def __init__(self, folders: tuple[Path, ...]) -> None:
         super().__init__()
         self._trees = [InstalledTree(str(folder)) for folder in folders]
-        self._answers: dict[tuple[str, str], object] = {}
 
     def _of(self, module: str) -> InstalledTree:
         top = module.partition(".")[0].partition("/")[0]
@@ -88,22 +87,21 @@ class Pristine(Tree):
         """Return whether a site lies in the release itself, and not in what stands beside it."""
         return self._of(site.partition(":")[0]) is self._trees[0]
 
-    def _kept(self, what: str, site: str) -> object:
-        if (what, site) not in self._answers:
-            self._answers[what, site] = getattr(self._of(site.partition(":")[0]), what)(site)
-        return self._answers[what, site]
+    def _say(self, what: str, site: str) -> object:
+        """Return what the tree that has a site says of it."""
+        return self._once(lambda: getattr(self._of(site.partition(":")[0]), what)(site), "tree", what, site)
 
     def source(self, module: str) -> str | None:
-        return self._kept("source", module)  # type: ignore[return-value]
+        return self._say("source", module)  # type: ignore[return-value]
 
     def read(self, path: str) -> str | None:
-        return self._kept("read", path)  # type: ignore[return-value]
+        return self._say("read", path)  # type: ignore[return-value]
 
     def digest(self, site: str) -> str | None:
-        return self._kept("digest", site)  # type: ignore[return-value]
+        return self._say("digest", site)  # type: ignore[return-value]
 
     def is_package(self, module: str) -> bool:
-        return bool(self._kept("is_package", module))
+        return bool(self._say("is_package", module))
 
     def metadata_version(self, project: Project) -> str | None:
         found = (tree.metadata_version(project) for tree in self._trees)

@@ -11,7 +11,7 @@ import secrets
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from overlay import cli
 from overlay.desk.output import EXIT_USAGE
@@ -94,7 +94,7 @@ def example() -> _lock.Lock:
     """Return a lock that is whole."""
     target = {"project": "verl", "version": "0.8.0", "verdict": "apply", "variant": "0.8", "trusted": "no"}
     sites = {f"verl.a.b{number}:C.f": f"{number:012x}" for number in range(4)}
-    entry = {"id": "verl.x", "content": "2" * 64, "verdict": "apply"}
+    entry = {"id": "verl.x", "verdict": "apply"}
     lock = {
         "format": _lock.FORMAT,
         "overlay": {"version": "0.1.0", "content": "0" * 64},
@@ -145,7 +145,7 @@ def locks(seed: str, count: int) -> Row:
 def commands(seed: str, count: int) -> Row:
     """Check and update damaged locks by the command: status 2 and an untouched file, or a whole new one."""
     here = example()
-    here["patch"] = [{**here["patch"][0], "content": "4" * 64}, here["patch"][1]]
+    here["patch"] = [{**here["patch"][0], "verdict": "conflict"}, here["patch"][1]]
     here = _lock.with_digest(here)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.lock"

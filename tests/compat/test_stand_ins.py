@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from overlay.compat import cpu_collectives, pytest_megatron_suite
 from overlay.compat.cuda_on_cpu import GpuPresentError, cuda_on_cpu, replaced
+from overlay.compat.names import Finder
 from overlay.compat.no_triton import no_triton
 
 OWNERS = (torch.cuda, torch.cuda.random, torch.cpu, torch.distributed, torch.Tensor, torch.autograd, torch._C)
@@ -58,7 +59,7 @@ def test_it_refuses_where_there_is_a_gpu_unless_forced(monkeypatch: pytest.Monke
 
 def test_the_device_is_the_cpu_has_plenty_of_memory_and_is_older_than_any() -> None:
     with cuda_on_cpu():
-        here = torch.cuda.current_device()
+        here: Any = torch.cuda.current_device()
         assert here == torch.device("cpu")
         for device in ("cuda", "cuda:3", torch.device("cuda", 1), here):
             assert torch.ones(2, device=device).device.type == "cpu"
@@ -73,11 +74,11 @@ def test_the_device_is_the_cpu_has_plenty_of_memory_and_is_older_than_any() -> N
         assert torch.cuda.get_device_capability() == (facts.major, facts.minor) < (1, 0)  # the first GPU's
         assert "CPU" in torch.cuda.get_device_name() == facts.name
         with pytest.raises(AttributeError, match="multi_processor_count"):
-            facts.multi_processor_count  # type: ignore[attr-defined]  # noqa: B018
+            facts.multi_processor_count  # noqa: B018
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        torch._C._host_emptyCache()  # type: ignore[attr-defined]
+        torch._C._host_emptyCache()
 
 
 def test_streams_are_of_a_class_and_never_wait() -> None:
@@ -106,8 +107,9 @@ def test_random_state_is_that_of_which_cuda_tensors_are_drawn() -> None:
         first = torch.rand(4, device="cuda")
         torch.cuda.set_rng_state(kept)
         assert torch.equal(first, torch.rand(4, device="cuda"))
+        generators: Any = torch.cuda.default_generators
         for index in (0, "cuda", torch.cuda.current_device()):
-            assert torch.cuda.default_generators[index] is torch.default_generator  # type: ignore[call-overload]
+            assert generators[index] is torch.default_generator
         torch.cuda.manual_seed(5)
         second = torch.rand(4, device="cuda")
         torch.cuda.manual_seed_all(5)
@@ -267,6 +269,13 @@ def test_triton_is_there_as_long_as_it_is_needed(monkeypatch: pytest.MonkeyPatch
     with no_triton():
         assert sys.modules["triton"] is real
     assert sys.modules["triton"] is real
+
+
+def test_what_is_found_is_of_the_packages_alone() -> None:
+    finder = Finder("web", "verl.utils.vllm")
+    found = ["web", "web.a.b", "verl.utils.vllm", "verl.utils.vllm.patch"]
+    others = ["website", "verl", "verl.utils", "verl.utils.vllm_omni", "a.web"]
+    assert [name for name in (*found, *others) if finder.find_spec(name) is not None] == found
 
 
 def test_groups_of_megatrons_tests_are_made_once_and_go_with_the_world() -> None:

@@ -292,12 +292,16 @@ def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
 
 @counting("slime.eps-clip-c")
 def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
-    def policy_loss_function(args: Any, batch: Any, logits: Any, sum_of_sample_mean: Any) -> Any:
+    def policy_loss_function(args: Any) -> Any:
+        if args.eps_clip_c and args.advantage_estimator != "cispo":
+            return compute_policy_loss(args)  # type: ignore[name-defined]  # noqa: F821 -- slime's own
         return None
 
-    loss = fix.make_policy_loss(policy_loss_function, SimpleNamespace(compute_policy_loss=print))
-    for bound in (None, 3.0):
-        loss(SimpleNamespace(eps_clip_c=bound), None, None, None)
+    module = SimpleNamespace(compute_policy_loss=lambda _args, eps_clip_c=None: eps_clip_c)
+    loss = fix.make_policy_loss(policy_loss_function, module)
+    for bound, estimator in ((None, "grpo"), (3.0, "grpo"), (3.0, "cispo")):
+        found = loss(SimpleNamespace(eps_clip_c=bound, advantage_estimator=estimator))
+        assert found == (bound if estimator == "grpo" else None)
     return {"changed": 1}
 
 
@@ -364,7 +368,10 @@ def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
         mpu = SimpleNamespace(get_tensor_model_parallel_world_size=lambda ranks=ranks: ranks)
         layer = SimpleNamespace(args=SimpleNamespace(sequence_parallel=True))
         own = fix.make_forward(forward, SimpleNamespace(mpu=mpu))
-        own(layer, torch.ones(2, requires_grad=True)).sum().backward()
+        given = torch.ones(2, requires_grad=True)
+        own(layer, given).sum().backward()
+        assert given.grad is not None
+        assert given.grad.tolist() == [2 / ranks] * 2
     return {"changed": 2}
 
 

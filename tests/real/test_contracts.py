@@ -71,8 +71,6 @@ BY_DAY = {
     if row.verdict == APPLY or (row.shown == "alone" and not starts(row.patch))
 }
 RIGHT = [(row.patch, newest(row)) for row in ROWS if row.verdict == "not-needed" and row.shown == "alone"]
-#: Of these upstream alone keeps the contract: it shows no defect.
-HARMLESS = {patch for patch in PATCHES if (one := contract_of(patch)) and one.harmless}
 #: What these change is changed, and counted, on several ranks alone, if not on others than this process.
 COUNTED_BY_RANKS = (
     "megatron.gated-norm-over-tp", "megatron.label-smoothing-over-tp", "megatron.mla-rotary-key-over-tp",
@@ -151,7 +149,6 @@ def test_with_all_that_is_selected_by_default_the_contract_holds(patch: str, fou
                 ),
             )
             for case in NEEDED
-            if case[0] not in HARMLESS
         ),
         *RIGHT,
     ],

@@ -1,40 +1,25 @@
-"""Upstreams' own launch scripts, run with a stand-in for every program that they start.
+"""slime's own launch scripts hand what arms a job to the Ray that they start.
 
-What `overlay audit` says of verl's is held against the command lines that they really produce, and slime's
-hand what arms a job to the Ray that they start.
+They are run with a stand-in for every program that they start.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.desk.audit import job_settings
-from overlay.desk.audit.audit import read_settings
-from overlay.desk.audit.job_settings import answer
-from overlay.source.known_defects import load_defects
-from overlay.source.registry import load_patches
-from overlay.source.source import InstalledTree
 from sources import git_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from overlay.defect import Dialect
-    from overlay.desk.audit.job_settings import Settings
-    from overlay.patch import ReadFile
 
 pytestmark = pytest.mark.real
 
 BASH = str(shutil.which("bash"))
-COMMIT = "1dda039b9"
 #: What the scripts call. None of it is to do anything.
 SILENT = (
     "cp", "curl", "git", "hf", "hostname", "huggingface-cli", "ip", "kill", "mkdir", "mv", "nohup", "nproc",
@@ -46,11 +31,6 @@ REAL = (
     "awk", "basename", "bash", "cat", "cut", "date", "dirname", "env", "grep", "head", "sed", "seq", "tail",
     "tr", "wc",
 )  # fmt: skip
-#: What starts a job of verl, which writes down what it was given.
-STARTERS = dict.fromkeys(
-    ("accelerate", "python", "python3", "ray", "torchrun", "uv"),
-    '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\1"; } >> "$TOLD"\n',
-)
 #: What starts Ray for slime, and submits the job with its variables.
 RAY = """#!/bin/bash
 if [ "$1" = start ]; then printf '%s' "$OVERLAY" > "$TOLD.started"; fi
@@ -112,66 +92,3 @@ def test_every_script_of_slime_starts_ray_armed_and_hands_it_variables(revision:
         assert not [name for name in variables if name.startswith("OVERLAY")], script.name
         ran += 1
     assert ran >= starts >= 10
-
-
-def on_megatron(line: list[str]) -> bool:
-    """Return whether a command line selects Megatron as the engine of training."""
-    whole = " ".join(line)
-    return bool(re.search(r"(model_)?engine=megatron|config-name[= ]\S*megatron", whole))
-
-
-@pytest.fixture
-def read(listed: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Settings]:
-    """Return the function that reads settings for verl's main branch; its options are read once."""
-    tree = InstalledTree([str(listed("verl main")), str(listed("megatron-core==0.16.1"))])
-    declared: dict[str, Any] = {}
-    found = vars(job_settings)["options"]
-
-    def once(dialect: Dialect, read: ReadFile) -> Any:
-        if dialect.name not in declared:
-            declared[dialect.name] = found(dialect, read)
-        return declared[dialect.name]
-
-    monkeypatch.setattr(job_settings, "options", once)
-    return lambda path: read_settings(str(path), tree)
-
-
-def falsely_not_met(script: Path, lines: list[list[str]], read: Callable[[Path], Settings]) -> list[str]:
-    """Return what a script is said not to meet that the command lines which it produces may meet."""
-    jobs = []
-    for line in lines:
-        path = script.with_suffix(".line")
-        path.write_text(shlex.join(line).replace("\n", " "))
-        jobs.append(read(path))
-    settings = read(script)
-    megatron = any(map(on_megatron, lines))
-    # The command line of SFT leaves RL's roles at their defaults, which mean nothing there.
-    sft = "sft" in script.parts
-    false = []
-    for defect in load_defects(load_patches()).values():
-        said = answer(defect, settings)
-        if said.word == "not-met" and defect.project.name in ("verl", "megatron-core"):
-            wrong = megatron and said.why.startswith("strategy is fsdp")
-            if wrong or (not sft and any(answer(defect, job).word != "not-met" for job in jobs)):
-                false.append(f"{script.name}: {defect.id}: {said.why}")
-    return false
-
-
-@pytest.mark.nightly("the tests of the audit read command lines by day")
-def test_no_script_of_verl_gets_false_peace(tmp_path: Path, read: Callable[[Path], Settings]) -> None:
-    """What a script is said not to meet, the command line that it produces does not meet either."""
-    scripts = Scripts(tmp_path, ("verl", COMMIT, "examples"), STARTERS)
-    compared = megatron = 0
-    false = []
-    for script in sorted(scripts.folder.rglob("*.sh")):
-        started = [line.split("\0")[:-1] for line in scripts.run(script, script.parent).split("\1")[:-1]]
-        # Those with settings of verl.
-        lines = [line for line in started if any(re.match(r"\+{0,2}[\w]+(\.\w+)+=", word) for word in line)]
-        if lines:
-            compared += 1
-            megatron += any(map(on_megatron, lines))
-            false += falsely_not_met(script, lines, read)
-    print(f"{compared} scripts compared, {megatron} of them on Megatron")
-    assert compared >= 80
-    assert megatron >= 25
-    assert false == []

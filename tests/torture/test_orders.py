@@ -37,7 +37,7 @@ def test_every_short_order_and_some_long_ones(subject: Subject) -> None:
     assert sum(kind == "right" for kind, _ in came.values()) > 15
 
 
-@pytest.mark.parametrize("order", ["ARE", "AXE", "AXIE", "IAEDRE"])
+@pytest.mark.parametrize("order", ["ARE", "AXE", "AXIE", "IAEDRE", "AERDE", "ADRE", "AERRDE", "AERDRE"])
 def test_what_an_earlier_import_has_given_away_is_reported(subject: Subject, order: str) -> None:
     kind, said = what_came(order, subject)
     assert kind == "reported", said

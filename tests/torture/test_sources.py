@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 # Shared with another folder of tests, which pytest need not have put on the path.
-from fake_upstream import PROJECT, Upstream, forget, tables, triple
+from fake_upstream import PROJECT, Upstream, tables, triple
 
 from overlay.runtime.engine import Engine
 
@@ -121,22 +121,6 @@ def test_a_package_without_init_in_an_archive(
     verdict = told(engine).verdict
     assert verdict is not None
     assert verdict.where() == "fakeup of unknown version"
-
-
-def test_a_cycle_of_imports(upstream: Upstream, enable: Enable) -> None:
-    text = (upstream.root / "fakeup/core.py").read_text()
-    upstream.write(core="import fakeup.back\n" + text, back="from fakeup import core\nimport fakeup.user\n")
-    with pytest.raises(ImportError):  # the user asks for what is not there yet: the cycle of upstream's own
-        upstream.load("fakeup.core")
-    forget()
-    upstream.write(core=text + "\nimport fakeup.user\n")
-    engine = enable(upstream.patch())
-    for first in ("fakeup.user", "fakeup.core"):
-        user, core = upstream.load(first), upstream.load()
-        user = upstream.load("fakeup.user")
-        assert core.scale(1) == user.use(1) == 200
-        assert told(engine).state == "applied"
-        forget()
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -36,11 +36,6 @@ def hook() -> None:
     os.environ["HOOKED"] = "yes"
 
 
-def env_hook(env: dict[str, Any] | None) -> dict[str, Any]:
-    """Stand for the hook that `RAY_RUNTIME_ENV_HOOK` names, which makes a new `runtime_env`."""
-    return {"env_vars": {**((env or {}).get("env_vars") or {}), "HOOKED": "by the variable"}}
-
-
 class Probe:
     def probe(self) -> dict[str, Any]:
         return probe()
@@ -157,8 +152,10 @@ def late() -> dict[str, Any]:
     import overlay
 
     ray.init()
+    os.environ["OVERLAY"] = "1"  # which workers do not have
     found: dict[str, Any] = {"strict": said(lambda: overlay.enable(strict=True))}
     found["enabled"] = overlay.status().enabled
+    del os.environ["OVERLAY"]
     overlay.enable()
     overlay.enable()
     found["job"] = asked()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +20,6 @@ def test_all_is_well(worksite: Venv) -> None:
     assert found["armed"]
     assert {name: check["answer"] for name, check in checks(found).items()} == {
         "start-up file": "yes",
-        "copies": "yes",
         "OVERLAY": "yes",
         "selection": "yes",
         "pin": "-",
@@ -85,21 +83,6 @@ def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> N
     assert check["answer"] == "no"
     assert check["found"].startswith(str(other.folder))
     assert "is another Python, and starts no overlay: install overlay there as well" in check["todo"]
-
-
-def test_two_copies(worksite: Venv, tmp_path: Path) -> None:
-    copy = tmp_path / "elsewhere"
-    shutil.copytree(worksite.site / "overlay", copy / "overlay")
-    # The one behind is never imported, until somebody uninstalls the other or changes the path.
-    (worksite.site / "zz-copy.pth").write_text(f"{copy}\n")
-    try:
-        found = worksite.read_failing("doctor", OVERLAY="1", **worksite.on_path())
-    finally:
-        (worksite.site / "zz-copy.pth").unlink()
-    assert checks(found)["copies"]["answer"] == "no"
-    mine = worksite.site / "overlay"
-    what = f"uninstall one of the copies of overlay: {mine} is this one, and there is {copy / 'overlay'}"
-    assert found["todo"] == [what]
 
 
 def test_a_pin_that_does_not_hold_here(worksite: Venv, tmp_path: Path) -> None:

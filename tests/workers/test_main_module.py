@@ -120,36 +120,33 @@ def found(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
     return made
 
 
-def forms(site: Venv) -> dict[str, list[str]]:
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "1", "--master-port", "0"]
-    run_path = f"import runpy; runpy.run_path({script(site)!r}, run_name='__main__')"
-    return {
-        "module": ["-m", "fakeup.train"],
-        "script": [script(site)],
-        "script, optimised": ["-O", script(site)],
-        "script, safe path": ["-I", script(site)],
-        "torchrun module": [*launcher, "-m", "fakeup.train"],
-        "torchrun script": [*launcher, script(site)],
-        "torchrun in process": [*launcher, "--run-path", script(site)],
-        "run_path": ["-c", run_path],
-        "run_module": ["-c", "import runpy; runpy.run_module('fakeup.train', None, '__main__', True)"],
-        "debugger": ["-m", "pdb", "-c", "continue", "-c", "quit", "-m", "fakeup.train"],
-    }
+LAUNCHER = ["-m", "torch.distributed.run", "--nproc-per-node", "1", "--master-port", "0"]
+#: Ways to run the trainer; {} is its path.
+FORMS = {
+    "module": ["-m", "fakeup.train"],
+    "script": ["{}"],
+    "script, optimised": ["-O", "{}"],
+    "script, safe path": ["-I", "{}"],
+    "torchrun module": [*LAUNCHER, "-m", "fakeup.train"],
+    "torchrun script": [*LAUNCHER, "{}"],
+    "torchrun in process": [*LAUNCHER, "--run-path", "{}"],
+    "run_path": ["-c", "import runpy; runpy.run_path('{}', run_name='__main__')"],
+    "run_module": ["-c", "import runpy; runpy.run_module('fakeup.train', None, '__main__', True)"],
+    "debugger": ["-m", "pdb", "-c", "continue", "-c", "quit", "-m", "fakeup.train"],
+}
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        "module", "script", "script, optimised", "script, safe path", "torchrun module", "torchrun script",
-        "torchrun in process", "run_path", "run_module", "debugger",
-    ],
-)  # fmt: skip
+def words(site: Venv, form: list[str]) -> list[str]:
+    return [word.replace("{}", script(site)) for word in form]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_what_runs_is_patched_as_on_an_import(site: Venv, form: str) -> None:
-    words = forms(site)[form]
-    patched = found(site.run(*words, **STRICT))
+    command = words(site, FORMS[form])
+    patched = found(site.run(*command, **STRICT))
     assert (patched["fit"], patched["ledger"], patched["same"]) == (PATCHED, APPLIED, True)
     # All else is as it was.
-    plain = found(site.run(*words))
+    plain = found(site.run(*command))
     assert plain["fit"] == PLAIN
     ledgers = {"ledger": APPLIED, "after": APPLIED}
     expected = {**plain, "fit": PATCHED, **ledgers}
@@ -172,43 +169,41 @@ def test_overlay_run_and_a_pin_hold_it(site: Venv, tmp_path: Path) -> None:
     lock = str(tmp_path / "overlay.lock")
     done = site.run(overlay, "lock", "--file", lock, **ENVIRON)
     assert done.returncode == 0, done.stdout + done.stderr
-    for words in (["-m", "fakeup.train"], [script(site)]):
-        command = [overlay, "run", "--strict", "--pin", lock, "--", str(site.python), *words]
+    for form in ("module", "script"):
+        command = [overlay, "run", "--strict", "--pin", lock, "--", str(site.python)]
+        command += words(site, FORMS[form])
         assert found(site.run(*command, **site.on_path()))["fit"] == PATCHED
 
 
 def test_a_traceback_is_that_of_the_trainer(site: Venv) -> None:
-    for words in (["-m", "fakeup.train", "raise"], [script(site), "raise"]):
-        plain, patched = site.run(*words), site.run(*words, **STRICT)
+    for form in ("module", "script"):
+        command = [*words(site, FORMS[form]), "raise"]
+        plain, patched = site.run(*command), site.run(*command, **STRICT)
         assert plain.returncode == patched.returncode == 1
         frames = [line for line in plain.stderr.splitlines() if "train.py" in line]
         assert frames
         assert [line for line in patched.stderr.splitlines() if "train.py" in line] == frames
 
 
-def unreachable(site: Venv) -> dict[str, list[str]]:
-    own = (
-        "import sys, types; main = types.ModuleType('__main__'); main.__file__ = path = sys.argv[1]; "
-        "sys.modules['__main__'] = main; exec(compile(open(path).read(), path, 'exec'), vars(main))"
-    )
-    return {
-        "a debugger of scripts": ["-m", "pdb", "-c", "continue", "-c", "quit", script(site)],
-        "a profiler of modules": ["-m", "cProfile", "-m", "fakeup.train"],
-        "a profiler of scripts": ["-m", "cProfile", script(site)],
-        "code of one's own": ["-c", own, script(site)],
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "form",
-    ["a debugger of scripts", "a profiler of modules", "a profiler of scripts", "code of one's own"],
+OWN = (
+    "import sys, types; main = types.ModuleType('__main__'); main.__file__ = path = sys.argv[1]; "
+    "sys.modules['__main__'] = main; exec(compile(open(path).read(), path, 'exec'), vars(main))"
 )
+UNREACHABLE = {
+    "a debugger of scripts": ["-m", "pdb", "-c", "continue", "-c", "quit", "{}"],
+    "a profiler of modules": ["-m", "cProfile", "-m", "fakeup.train"],
+    "a profiler of scripts": ["-m", "cProfile", "{}"],
+    "code of one's own": ["-c", OWN, "{}"],
+}
+
+
+@pytest.mark.parametrize("form", UNREACHABLE)
 def test_what_cannot_be_patched_is_loud_and_an_error_in_strict_mode(site: Venv, form: str) -> None:
-    words = unreachable(site)[form]
-    done = site.run(*words, **ENVIRON)
+    command = words(site, UNREACHABLE[form])
+    done = site.run(*command, **ENVIRON)
     assert "NOT applied trains/fakeup.train" in done.stderr, done.stderr
     assert "fakeup.train" in done.stderr
-    strict = site.run(*words, **STRICT)
+    strict = site.run(*command, **STRICT)
     assert '"fit": 2' not in strict.stdout, strict.stdout
     assert "strict mode" in strict.stdout + strict.stderr
 

@@ -113,23 +113,11 @@ def test_ranks_that_never_meet(worksite: Venv, tmp_path: Path) -> None:
 
 def check_configuration(worksite: Venv, line: str) -> str:
     """Hold a line against what a job is run with, and return the digest, which is that of a lock."""
-    begin = "overlay: configuration: "
-    assert line.startswith(begin), line
-    full = worksite.run("-c", PROBE, **ARMED, OVERLAY_LOG="debug").stderr
-    said = json.loads(full.partition("overlay: configuration in full: ")[2].partition("\n")[0])
+    lock = ("lock", "--update", "--file", "shown.lock")
+    digest: str = worksite.read(*lock, **{**ARMED, "OVERLAY": "0"})["digest"]
     code = "import platform, overlay; print(overlay.__version__, platform.python_version())"
     version, python = worksite.run("-c", code).stdout.split()
-    versions = said.pop("versions")
-    digest = said.pop("digest")
-    assert versions["fakeup"] == "1.2.0"
-    named = ", ".join(f"{name} {one}" for name, one in versions.items())
-    selected = f"4 patches selected, digest {digest[:12]}"
-    assert line == f"{begin}overlay {version}, Python {python}, {named}; {selected}"
-    assert said == {
-        "overlay": version, "python": python, "patches": "acme/*", "selected": 4,
-        "strict": False, "pin": "", "packs": {"acme": "4.5"},
-    }  # fmt: skip
-    pinned = worksite.run("-c", PROBE, **ARMED, OVERLAY_PIN=f"sha256:{digest}")
-    assert pinned.stdout.split() == [PATCHED], pinned.stderr
-    assert len(digest) == 64
-    return str(digest)
+    begin = f"overlay: configuration: overlay {version}, Python {python}, fakeup 1.2.0, "
+    assert line.startswith(begin), line
+    assert line.endswith(f"; 4 patches selected, digest {digest[:12]}")
+    return digest

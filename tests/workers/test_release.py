@@ -10,7 +10,7 @@ from email.parser import Parser
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from worksite import ROOT, Venv, build_wheel, clean_environment, copy_sources
+from worksite import ROOT, Venv, build_wheel, clean_environment
 
 import overlay
 
@@ -82,20 +82,6 @@ def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Pat
         names = [name for name in one.namelist() if not name.endswith("/RECORD")]
         assert sorted(one.namelist()) == sorted(other.namelist())
         assert [one.read(name) for name in names] == [other.read(name) for name in names]
-
-
-@pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
-def test_nothing_is_said_against_how_it_is_built(tmp_path: Path, kind: str) -> None:
-    pytest.importorskip("setuptools", minversion="77")
-    copy = copy_sources(tmp_path / "sources")
-    # What `pip -v` shows of it, and what Python would not show unasked.
-    code = f"import setuptools.build_meta as b; b.build_{kind}({str(tmp_path)!r})"
-    done = subprocess.run(
-        [sys.executable, "-W", "default", "-c", code],
-        cwd=copy, capture_output=True, text=True, timeout=180, check=False, env=clean_environment(),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert [line for line in (done.stdout + done.stderr).splitlines() if "warning" in line.lower()] == []
 
 
 def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ pytestmark = [pytest.mark.distributed, pytest.mark.real]
 SHARED = Path(__file__).parents[1] / "shared"
 #: What comes along with each selection, and has something to do in slime's actors.
 COMPANIONS = {"megatron.agreement", "megatron.known-defects"}
-PAGE = (Path(__file__).parents[2] / "docs/running.md").read_text()
 SIZES = arguments.Sizes()
 STEPS, GROUPS, EACH = 2, 2, 4
 #: Of learning.
@@ -68,8 +67,6 @@ NOT_IMPORTED = {
     "slime.partial-rollout-budget",
     "slime.tool-turn-mask",
 }
-#: A job takes a minute or two.
-NIGHTLY = pytest.mark.nightly("one job stands for the others", release=("v0.2.4", "v0.3.1"))
 
 
 def batches() -> list[dict[str, Any]]:
@@ -175,18 +172,14 @@ def cluster(worksite: Venv, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield found
 
 
+@pytest.mark.nightly("one job, which takes a minute or two, stands for both", release=("v0.2.4",))
 @pytest.mark.parametrize(
     ("release", "above", "more"),
     [
-        pytest.param("v0.2.4", "", {"OVERLAY": "1"}, marks=NIGHTLY),
         ("v0.3.1", "", {"OVERLAY": "1"}),
-        pytest.param("v0.3.1", "import overlay\n\noverlay.enable()\n\n", {}, marks=NIGHTLY),
+        ("v0.2.4", "import overlay\n\noverlay.enable()\n\n", {}),
     ],
-    ids=[
-        "v0.2.4, by the job's variables",
-        "v0.3.1, by the job's variables",
-        "v0.3.1, by enable() in train.py",
-    ],
+    ids=["by the job's variables", "by enable() in train.py"],
 )
 def test_every_actor_of_a_submitted_job_is_patched(
     release: str,
@@ -200,27 +193,6 @@ def test_every_actor_of_a_submitted_job_is_patched(
     steps = batches()
     printed = trained(release, above, more, steps, request.getfixturevalue("cluster"), tmp_path)
     judge(release, printed, applying(folder), expected(steps, monkeypatch))
-
-
-@pytest.mark.parametrize("release", [pytest.param("v0.2.4", marks=NIGHTLY)])
-def test_the_one_patch_of_the_page_is_all_that_the_actors_have(
-    release: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And without `slime.whiten-over-cp` the step is not that of one process."""
-    image(release)
-    steps = batches()
-    (snippet,) = re.findall(r"of slime's `train\.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL)
-    assert snippet.endswith('overlay.enable("slime.loss-memory")\n')
-    printed = trained(release, snippet, {}, steps, request.getfixturevalue("cluster"), tmp_path)
-    actors = said_by("MegatronTrainRayActor", printed)
-    assert [named(lines) for lines in actors.values()] == [{*COMPANIONS, "slime.loss-memory"}] * 2
-    armed = re.findall(r"overlay is enabled in the workers of this job by its runtime_env: (.*)", printed)
-    assert len(armed) == 1
-    assert "OVERLAY_PATCHES=slime.loss-memory" in armed[0]
-    wanted = expected(steps, monkeypatch)
-    assert [of.keys() & wanted[0] for of in steps_of(printed)] == [wanted[0].keys()] * STEPS
-    pairs = zip(steps_of(printed), wanted, strict=True)
-    assert any(of[key] != pytest.approx(want[key], rel=TOLERANCE) for of, want in pairs for key in want), SEED
 
 
 def trained(
@@ -290,13 +262,3 @@ def judge(release: str, printed: str, wanted: set[str], want: list[dict[str, flo
 def named(lines: list[str]) -> set[str]:
     """Return the patches that lines say are applied."""
     return {line.split()[1].partition("@")[0] for line in lines if line.startswith("applied ")}
-
-
-def test_what_ray_prints_is_read() -> None:
-    printed = (
-        "\x1b[36m(pid=7)\x1b[0m overlay: applied x.y@1 to x 1 (1 site)\n"
-        "(Actor pid=7, ip=10.0.0.1) overlay: ranks 0-1 agree\n(Other pid=8) overlay: applied z@1\n"
-        "(Actor pid=7) [now] model.py:1 - step 0: {'train/loss': 0.5}\n"
-    )
-    assert said_by("Actor", printed) == {"7": ["applied x.y@1 to x 1 (1 site)", "ranks 0-1 agree"]}
-    assert steps_of(printed) == [{"train/loss": 0.5}]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from overlay.defect import HARMS
 from overlay.desk.audit import job_settings, settings_file
-from overlay.model.collector import paused
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.source.judge import Finding, concerns, judge
 from overlay.source.known_defects import dialects, load_defects
@@ -115,8 +114,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
     elif any(verdict.verdict == "not-selected" for verdict in plan.verdicts):
         everything = {one.patch: one for one in engine.plan_each(tree).verdicts}
     defects, table = load_defects(patches), engine.tested()
-    with paused():
-        found = [judge(defect, patches, everything, planned, tree, table) for defect in defects.values()]
+    found = [judge(defect, patches, everything, planned, tree, table) for defect in defects.values()]
     kept = _sorted(one for one in found if concerns(one, harms or HARMS))
     answers = (
         {}

@@ -59,6 +59,8 @@ class Settings(Record):
                 for full, said in self.values.items():
                     if not names(full, source):
                         continue
+                    if pattern == "*" and self.elsewhere:
+                        return []
                     if isinstance(said, Open) and pattern != "*":
                         return [(full, said, "")]
                     if fnmatchcase(str(said), pattern):
@@ -69,12 +71,12 @@ class Settings(Record):
 
     def _defaults(self, key: str, aside: tuple[str, ...]) -> list[tuple[str, Any, str]]:
         """Return the defaults of the options that a key means and the file leaves out, alike ones once."""
-        if self.elsewhere:
-            return []
+        tail = key.rpartition("*")[2]
         found = {
-            full: one
+            full: Open("not") if self.elsewhere else one
             for full, one in self.options.items()
-            if not isinstance(one, Open) and full not in self.values and means(full, key, aside)
+            if full.endswith(tail) and means(full, key, aside)
+            if not isinstance(one, Open) and full not in self.values
         }
         alike = {repr(one): (full, one, DEFAULT) for full, one in reversed(found.items())}
         return list(alike.values())
@@ -89,7 +91,13 @@ class Settings(Record):
             # A parser that is made of fields has a flag for what is switched off, too.
             plain = last.removeprefix("no_").removeprefix("disable_")
             passed = any(fnmatchcase(full, pattern) for pattern in self.dialect.passed)
-            if not passed and full not in known and not {last, plain} & ends.keys():
+            # Beside flags in YAML there are variables of the environment.
+            if (
+                not passed
+                and not full.partition(".")[0].isupper()
+                and full not in known
+                and not {last, plain} & ends.keys()
+            ):
                 near = get_close_matches(last, ends, n=1, cutoff=0.85)
                 found[full] = near[0] if near else ""
         return found
@@ -122,7 +130,7 @@ def recognise(
     elsewhere += tuple(
         one
         for key, one in values.items()
-        if isinstance(one, Open) and defaults.get(key) is False and "." not in key
+        if isinstance(one, Open) and one[:1] in "$`" and defaults.get(key) is False and "." not in key
     )
     elsewhere += tuple(
         f"{key}={one}"
@@ -140,10 +148,9 @@ def answer(defect: Defect, settings: Settings) -> Answer:
     project = defect.project.name
     if project not in settings.dialect.projects:
         return Answer(word="untold", why=f"{settings.file} has the settings of {settings.dialect.name}")
-    more = f", which takes more from {', '.join(settings.elsewhere)}" if settings.elsewhere else ""
     return conditions.answer(
         defect,
         lambda one: settings.look_up(one.key),
         settings.dialect.assumes.get(project, ()),
-        unknown=f" is not in the file{more}",
+        unknown=" is not in the file",
     )

@@ -1,220 +1,117 @@
 """The settings of a job, as they stand in a file: flags, overrides `a.b=c`, or YAML.
 
-A shell script is read and never run. What it assigns as a literal is filled in; what only the shell knows
-stays as it is written, and nothing is concluded from it.
+What only a shell knows stays as it is written, and nothing is concluded from it.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from contextlib import suppress
 
+from overlay.desk.audit.script import commands, text_of
 from overlay.errors import SettingsError
 from overlay.model.record import TYPE_CHECKING
 from overlay.source.conditions import Open
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
 _OVERRIDE = re.compile(
     r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|[a-z]\w*@\w[\w.]*|(?:model_)?engine)=(.*)$", re.DOTALL
 )
-_ASSIGNED = re.compile(r"(?:(?:export|local|readonly)\s+)?([A-Za-z_]\w*)=(.*)$")
-_LITERAL = re.compile(r"[\w./:,+-]*")
-_ARRAY = re.compile(
-    r"(?:^|&&|\|\||[;]|\bthen\b|\belse\b)\s*(?:(?:declare|local|readonly|export)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)\+?=\("
-)
-_SOURCED = re.compile(r"\s*(?:source|\.)\s+(\S+)")
-_SPREAD = re.compile(r"\$\{(\w+)\[[@*]\]\}")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-#: A word in the place of which the shell puts any number of others.
-_BARE = re.compile(r"\$(?:\w+|\{[^{}]*\}|\(.*)")
-#: What begins and ends lines that may not be run.
-_OPENS, _CLOSES = ("if", "case"), ("fi", "esac")
-#: Words that end a command.
-_ENDS = ("&", "&&", "||", "|", ";")
-#: Characters of a file, and settings in it: beyond them it is none of a job.
-_MOST_TEXT, _MOST_SETTINGS = 4 << 20, 20_000
+#: Words in the place of which there may be settings, and those of an array, which are no value of a flag.
+_UNTOLD = re.compile(r"\$(?:[\w@*]+|\{[^{}]*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
+_SPREAD = re.compile(r"\$\{\w+\[[@*]")
+#: Settings in a file: beyond them it is none of a job.
+_MOST_SETTINGS = 20_000
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
 
 
 def read(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the settings in a file by key, and what it takes from elsewhere, where there may be more.
 
-    What a script sources beside itself is read too. Raises `SettingsError`.
+    What a script reads beside itself is read too. Raises `SettingsError`.
     """
-    text = _text(path)
-    if path.endswith((".yaml", ".yml")):
-        found = in_yaml(text, path)
+    if path.endswith((".yaml", ".yml", ".json")):
+        found = in_yaml(text_of(path), path)
         composed = [key for key in found if key == "defaults" or key.startswith("defaults.")]
-        elsewhere = ["its list of defaults"] if composed else []
+        elsewhere = ["its list of defaults (give the .hydra/config.yaml of a run)"] if composed else []
         found = {key: one for key, one in found.items() if key not in composed}
     else:
-        whole, elsewhere = _with_sourced(text, path)
-        script = _Script()
-        script.read(whole)
-        found = script.settings()
-        spread = dict.fromkeys(_SPREAD.findall(whole))
-        elsewhere += [f"${{{name}[@]}}" for name in spread if name not in script.arrays]
-        elsewhere += script.bare
+        found, elsewhere = _in_script(path)
     if not found:
-        raise SettingsError(f"there are no settings in {path}: no --flag, no a.b=c, no YAML")
+        raise SettingsError(f"there are no settings in {path}: no command with --flag or a.b=c, no YAML")
     return found, tuple(elsewhere)
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8-sig") as file:  # editors of Windows put a mark before the text
-            text = file.read(_MOST_TEXT + 1)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"the settings in {path} cannot be read: {error}") from error
-    if len(text) > _MOST_TEXT:
-        raise SettingsError(f"{path} has more than {_MOST_TEXT} characters, too many for a job")
-    return text
+def _in_script(path: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings of the job that a script starts, or those that stand one on each line."""
+    lines, missing = commands(path)
+    jobs = [_Job(line[1:]) for line in lines if not _begins(line)]
+    most = max((len(job.settings()) for job in jobs), default=0)
+    if most:  # one that has far fewer prepares the job, or waits for it
+        jobs = [job for job in jobs if 2 * len(job.settings()) >= most]
+    else:
+        jobs = [_Job(word for line in lines if _begins(line) for word in line)]
+    found: dict[str, Any] = {}
+    for job in jobs:
+        found |= job.settings()
+    for key, one in found.items():
+        if any(repr(job.settings().get(key, ...)) != repr(one) for job in jobs):
+            found[key] = Open(f"{one} in one command of several")
+    elsewhere = [word for job in jobs for word in job.elsewhere]
+    return found, [*elsewhere, *(missing if elsewhere or not most else ())]
 
 
-def _with_sourced(text: str, path: str) -> tuple[str, list[str]]:
-    """Return a script with what it sources in the place of that, and what of it cannot be found."""
-    lines, missing = [], []
-    for line in text.splitlines():
-        sourced = _SOURCED.match(line)
-        if sourced is None:
-            lines.append(line)
-            continue
-        # The folder is a variable, and nearly always that of the script.
-        name = re.sub(r"^\$(\{\w+\}|\w+)/", "", sourced[1].strip("\"'"))
-        beside = os.path.join(os.path.dirname(path), name)
-        if "$" not in name and os.path.isfile(beside):
-            lines.append(_text(beside))
-        else:
-            missing.append(sourced[1].strip("\"'"))
-    return "\n".join(lines), missing
+def _begins(line: list[tuple[str, bool]]) -> bool:
+    """Return whether a line begins with a setting: it is no command then."""
+    return bool(line) and bool(_FLAG.match(line[0][0]) or _OVERRIDE.match(line[0][0]))
 
 
-def words(text: str) -> dict[str, Any]:
-    """Return the flags and the overrides in a text: a command line, a script, or one on each line."""
-    script = _Script()
-    script.read(text)
-    return script.settings()
+class _Job:
+    """The settings that one command line has."""
 
-
-class _Script:
-    """What is read in a script, line by line. Branches, loops and functions are not followed."""
-
-    def __init__(self) -> None:
-        self.arrays: set[str] = set()
-        #: What stands for any number of words in a command that has settings.
-        self.bare: list[str] = []
-        #: The variables that are assigned, `None` for one whose value cannot be told.
-        self._known: dict[str, str | None] = {}
+    def __init__(self, words: Iterable[tuple[str, bool]]) -> None:
         self._found: dict[str, list[Any]] = {}
         #: The settings that only a branch gives.
         self._perhaps: set[str] = set()
-        self._branches = 0
-        self._sure = True
-        #: Of the command that is read: the last word, whether it has settings, and what may hold more.
-        self._before, self._settled = "", False
-        self._open: list[str] = []
+        #: What stands for any number of words.
+        self.elsewhere: list[str] = []
+        #: The flag that the next word may be a value of.
+        self._flag = ""
+        for word, sure in words:
+            self._take(word, sure=sure)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by key."""
         found = {key: _joined(one) for key, one in self._found.items()}
-        found.update((key, Open(f"{found[key]} in a branch")) for key in self._perhaps)
-        # `engine=megatron` alone on a line is an override in a list of such, and in a script a variable.
-        said = [key for key in self._known if key not in found and _OVERRIDE.match(f"{key}=")]
-        return found | {key: Open(self._known[key] or "a variable") for key in said}
+        return found | {key: Open(f"{found[key]} in a branch") for key in self._perhaps}
 
-    def read(self, text: str) -> None:
-        """Read a script, a command line, or settings one on each line."""
-        flag, in_array, goes_on = "", False, False
-        for full in text.splitlines():
-            line = full.rstrip()
-            if not in_array and not goes_on:
-                self._end_command()
-                self._count_branches(line)
-                if self._assign(line.strip()):
-                    continue
-            array = None if in_array else _ARRAY.search(line)
-            if array:
-                self.arrays.add(array[1])
-                self._sure = self._sure and not line[: array.start(1)].strip()
-                in_array, line = True, line[array.end() :]
-            goes_on = line.endswith("\\")
-            parts, closed = _split(line.removesuffix("\\"), in_array=in_array)
-            for word in parts:
-                flag = self.take(self._filled(word), flag)
-            in_array = in_array and not closed
-            # What stands in the next line belongs to a flag only where the command goes on.
-            flag = flag if in_array or goes_on else ""
-        self._end_command()
-
-    def take(self, word: str, flag: str = "") -> str:
-        """Put one word where it belongs, and return the flag that the next one may be a value of."""
-        before, self._before = self._before, word
+    def _take(self, word: str, *, sure: bool) -> None:
         option, override = _FLAG.match(word), _OVERRIDE.match(word)
-        if _SPREAD.fullmatch(word) or word in ("$@", "$*", "--", ")"):
-            return ""
-        if word in _ENDS:
-            self._end_command()
-            return ""
+        flag, self._flag = self._flag, ""
+        unclear = isinstance(value(word), Open) and _UNTOLD.fullmatch(word)
         if option:
-            flag = option[1].replace("-", "_")
-            self._put(flag, [] if option[2] is None else [value(option[3])])
-            return flag if option[2] is None else ""
-        if override:
-            self._put(override[1], [value(override[2])])
-            return ""
-        if _BARE.fullmatch(word) and not before.startswith(("-", ">", "<", "2>", "&>")):
-            self._open.append(word)
-            return ""
-        if flag:
-            self._found[flag].append(value(word))
-        return flag
+            self._flag = option[1].replace("-", "_")
+            self._put(self._flag, [] if option[2] is None else [value(option[3])], sure=sure)
+            self._flag = self._flag if option[2] is None else ""
+        elif override:
+            self._put(override[1], [value(override[2])], sure=sure)
+            inside = override[2] if override[2].startswith("{") else ""
+            for key, inner in re.findall(r"([\w.]+) *: *([^,{}]+)", inside):
+                self._put(f"{override[1]}.{key}", [value(inner)], sure=sure and inside.count("{") == 1)
+        elif flag and word != "--" and not _SPREAD.search(word) and not (unclear and self._found[flag]):
+            self._put(flag, [*self._found[flag], value(word)], sure=sure and flag not in self._perhaps)
+            self._flag = flag
+        elif unclear or word.endswith(".sh"):
+            self.elsewhere.append(word)
 
-    def _put(self, key: str, values: list[Any]) -> None:
-        self._settled = True
+    def _put(self, key: str, values: list[Any], *, sure: bool) -> None:
         self._found[key] = values
-        (self._perhaps.discard if self._sure else self._perhaps.add)(key)
-
-    def _end_command(self) -> None:
-        self.bare += self._open if self._settled else []
-        self._before, self._settled, self._open = "", False, []
-        self._sure = not self._branches
-
-    def _count_branches(self, line: str) -> None:
-        parts = re.split(r"[\s;]+", line.partition("#")[0].strip())
-        self._branches = max(0, self._branches - sum(part in _CLOSES for part in parts))
-        self._branches += parts[0] in _OPENS and not set(parts) & {*_CLOSES}
-        self._sure = not self._branches
-
-    def _assign(self, line: str) -> bool:
-        """Note what a line assigns, and return whether it does nothing else."""
-        assigned = _ASSIGNED.match(line)
-        if not assigned:
-            return False
-        name, text = assigned.groups()
-        told = bool(_LITERAL.fullmatch(text)) and self._sure and self._known.get(name, text) == text
-        self._known[name] = text if told else None
-        return bool(_LITERAL.fullmatch(text))
-
-    def _filled(self, word: str) -> str:
-        return _VARIABLE.sub(lambda match: self._known.get(match[1] or match[2]) or match[0], word)
-
-
-def _split(line: str, *, in_array: bool) -> tuple[list[str], bool]:
-    """Return the words of a line up to the end of the array that it is in, and whether that ends there."""
-    try:
-        found = shlex.split(line, comments=True)
-    except ValueError:  # a quotation that goes on in the next line
-        found = line.partition("#")[0].split()
-    for place, word in enumerate(found):
-        bare = word.rstrip(";")
-        if in_array and bare.endswith(")") and "(" not in bare:
-            return [*found[:place], *filter(None, [bare[:-1]])], True
-    return found, False
+        (self._perhaps.discard if sure else self._perhaps.add)(key)
 
 
 def _joined(values: list[Any]) -> Any:
@@ -266,7 +163,8 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
     if isinstance(data, dict) and data:
         for key, inner in data.items():
             name = str(key).removeprefix("--").replace("-", "_")
-            _flatten(inner, f"{path}.{name}" if path else name, found)
+            # Megatron's tests have their flags under MODEL_ARGS.
+            _flatten(inner, f"{path}.{name}" if path and not str(key).startswith("--") else name, found)
     elif (
         isinstance(data, list) and path and all(isinstance(one, str) and "=" in one for one in data) and data
     ):
@@ -282,12 +180,7 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
 
 def _listed(data: list[Any]) -> dict[str, Any]:
     """Return the settings in a list of flags and overrides."""
-    script = _Script()
-    for one in data:
-        flag = ""
-        for word in _split(str(one), in_array=False)[0]:
-            flag = script.take(word, flag)
-    return script.settings()
+    return _Job((word, True) for one in data for word in shlex.split(str(one))).settings()
 
 
 def _items(data: list[Any]) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from overlay.desk.prove.rows import File, Trial, too_weak, trial, unjudged
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.settings import ALONE
-from overlay.source.registry import contract_of, mutants
+from overlay.source.registry import mutants
 from overlay.source.table import Row  # noqa: TC001 -- a field type
 from overlay.verdict import APPLY
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     #: What became of one run of a contract, one of `OUTCOMES`, and what was said of it.
     Outcome = tuple[str, str]
 
-#: What is said of a patch: upstream alone fails its contract, and the patch keeps it; both keep it, as the
-#: contract says of itself; both keep it, and upstream should not; the patch does not; it was not run.
-PROVEN, HARMLESS, UNSHOWN, FAILS, _ = VERDICTS = ("proven", "harmless", "not shown", "FAILS", NOT_RUN)
+#: What is said of a patch: upstream alone fails its contract, and the patch keeps it; upstream did not fail it;
+#: the patch fails it; it was not run.
+PROVEN, UNSHOWN, FAILS, _ = VERDICTS = ("proven", "not shown", "FAILS", NOT_RUN)
 #: Seeds that a contract is run with before a row is written.
 SEEDS = 3
-#: Contracts that run at once, at most: each may import torch.
-_AT_ONCE = 4
+#: Contracts that run at once: two, or more where each has four cores. Some start ranks, or a Ray cluster.
+_AT_ONCE = max(2, min(8, (os.cpu_count() or 1) // 4))
 #: The path is that of this process: what it decided on is what is run.
 _CODE = "import sys; sys.path[:] = {!r}; from overlay.desk.prove.contract import main; main(*{!r})"
 _PACKS = "OVERLAY_PACKS"
@@ -54,7 +54,7 @@ class Proof(Record):
     revision: int
     #: Projects and versions, as `verl 0.8.0`.
     where: str
-    #: `proven`, `harmless`, `not shown`, `FAILS` or `not run`.
+    #: `proven`, `not shown`, `FAILS` or `not run`.
     verdict: str
     #: Why it is not proven; of one that is, what upstream alone gets wrong.
     why: str
@@ -75,7 +75,7 @@ class Prover:
 
     def __init__(self, seed: int, seconds: float) -> None:
         self._seed, self._seconds = seed, seconds
-        self._commands = Commands(min(_AT_ONCE, os.cpu_count() or 1))
+        self._commands = Commands(_AT_ONCE)
 
     def prove(self, wanted: Iterable[tuple[Patch, Verdict]]) -> Iterator[Proof]:
         """Run contracts on upstream alone and with the patch, and yield what came of each.
@@ -186,7 +186,6 @@ def _not_run(patch: Patch, decided: Verdict, why: str = "") -> Proof:
 
 def _judged(patch: Patch, decided: Verdict, alone: Outcome, patched: Outcome) -> Proof:
     """Judge a patch by its two runs."""
-    contract = contract_of(patch.id)
     if patched[0] == NOT_RUN:
         verdict, why = patched
     elif patched[0] != HOLDS:
@@ -196,8 +195,6 @@ def _judged(patch: Patch, decided: Verdict, alone: Outcome, patched: Outcome) ->
         verdict, why = PROVEN, alone[1]
     elif alone[0] != HOLDS:
         verdict, why = UNSHOWN, f"upstream alone: {_text(alone)}"
-    elif contract is not None and contract.harmless:
-        verdict, why = HARMLESS, f"upstream alone keeps it too: {contract.harmless}"
     else:
         verdict, why = UNSHOWN, "upstream alone keeps the contract: it does not show the defect here"
     found = _not_run(patch, decided.replace(verdict=APPLY), why)

@@ -318,7 +318,7 @@ def _statement(status: Status, common: set[str]) -> agreement.Statement:
         "strict": "yes" if status.strict else "no",
         "pinned to": status.pinned or "nothing",
         "selection": ", and ".join([f"{len(common)} that all have", *([", ".join(own)] if own else [])]),
-        **{f"half-patched: {text.partition(' came ')[0]}": "yes" for text in status.half_patched},
+        **{f"half-patched: {what}": "yes" for what in status.half_patched},
     }
     outcome, notes = {}, {}
     for patch in status.patches:

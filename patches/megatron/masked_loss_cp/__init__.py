@@ -8,7 +8,6 @@ from overlay.compat.projects import MEGATRON
 from overlay.effect import effect
 from overlay.patch import Patch, around, one_target, replaced, variant
 
-_SITE = "megatron.core.pipeline_parallel.schedules:forward_step_calc_loss"
 EFFECT = effect(__name__, "micro-batch", did="weighed the loss of", always=True)
 #: What a loss function returns that leaves the division to Megatron: a sum, a number of tokens, a report.
 PARTS = 3
@@ -74,5 +73,10 @@ PATCH = Patch(
     evidence="Takes the mean over the tokens of all context parallel ranks, as one process does. Upstream's "
     "mean of ranks' means is open in NVIDIA/Megatron-LM#7513.",
     upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#1764"),
-    targets=one_target(MEGATRON, variant("0.14", replaced(_SITE, calc_loss))),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.14", replaced("megatron.core.pipeline_parallel.schedules:forward_step_calc_loss", calc_loss)
+        ),
+    ),
 )

@@ -1,6 +1,6 @@
 """`slime.eps-clip-c`: `--eps-clip-c` bounds the loss of tokens with a negative advantage."""
 
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 from overlay import log
@@ -24,8 +24,11 @@ def make_policy_loss(original: Any, module: Any) -> Any:
             if bound is not None:  # slime's loss would refuse it, and jobs that set it so have run
                 log.warning(f"--eps-clip-c {bound} has no effect: raise it above 1, or leave it out")
             return original(args, *rest, **named)
-        EFFECT.changed += 1
-        bounded = partial(module.compute_policy_loss, eps_clip_c=bound)
+
+        def bounded(*tokens: Any, **options: Any) -> Any:
+            EFFECT.changed += 1  # CISPO has a loss of its own, and does not get here
+            return module.compute_policy_loss(*tokens, eps_clip_c=bound, **options)
+
         return rebound(original, module, compute_policy_loss=bounded)(args, *rest, **named)
 
     return wraps(original)(policy_loss_function)
@@ -38,7 +41,7 @@ PATCH = Patch(
     why="slime parses the upper bound of dual-clip PPO and never hands it to its loss; the patch does. A "
     "bound of 1 or less still does nothing, with a warning, and so does any in FSDP's trainer.",
     changes=("numbers",),
-    met="--eps-clip-c on Megatron.",
+    met="--eps-clip-c on Megatron, but for --advantage-estimator cispo.",
     upstream=("THUDM/slime#2247",),
     evidence="slime's commit 78156c5 (after 0.3.1) does the same; loss and gradient are those of float64.",
     targets=one_target(SLIME, variant("0.1 to 0.3", replaced(_SITE, make_policy_loss), *_CALLED)),

@@ -20,7 +20,7 @@ def look_up(original: Any, self: Any, *given: Any, **named: Any) -> None:
 
     config = named.get("config", given[-1] if given else None)
     if isinstance(config, dict):
-        meet(here(), dialects.VERL, trained(dict(flat(config))))
+        meet(here(), dialects.VERL, trained(config))
         EFFECT.changed += 1
 
 
@@ -30,13 +30,17 @@ def flat(config: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict) and value:
             yield from flat(value, f"{path}{name}.")
         else:
-            yield f"{path}{name}", tuple(value) if isinstance(value, list) else value
+            yield f"{path}{name}", value
 
 
-def trained(settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings of each model that is trained: the actor, and the critic if there is one."""
+def trained(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the settings of each model that is trained: the actor, and the critic if there is one."""
+    settings = dict(flat(config))
     if not any(key.startswith("actor_rollout_ref.") for key in settings):  # SFT: one model
-        return [{**settings, "use_dynamic_bsz": settings.get("data.use_dynamic_bsz")}]
+        # Its settings of Megatron do not name the engine.
+        engine = {"strategy": "megatron"} if "engine.tensor_model_parallel_size" in settings else {}
+        yield {**engine, **settings, "use_dynamic_bsz": settings.get("data.use_dynamic_bsz")}
+        return
     others = ("actor_rollout_ref.actor.", "actor_rollout_ref.ref.", "critic.", "reward_model.", "reward.")
     shared = {key: value for key, value in settings.items() if not key.startswith(others)}
     enabled = settings.get("critic.enable")
@@ -44,10 +48,8 @@ def trained(settings: dict[str, Any]) -> list[dict[str, Any]]:
     if enabled is None:
         enabled = settings.get("algorithm.adv_estimator") == "gae"
     parts = ["actor_rollout_ref.actor.", "critic."] if enabled else ["actor_rollout_ref.actor."]
-    return [
-        {**shared, **{key: value for key, value in settings.items() if key.startswith(part)}}
-        for part in parts
-    ]
+    for part in parts:
+        yield {**shared, **{key: value for key, value in settings.items() if key.startswith(part)}}
 
 
 PATCH = Patch(

@@ -104,18 +104,38 @@ def test_variables_that_are_no_settings_are_named() -> None:
     assert [line.split()[-1] for line in found] == ["OVERLAY_PATCHES?", "OVERLAY_STRICT?", "OVERLAY_LOG?"]
 
 
-def test_companions_go_with_whatever_is_selected() -> None:
-    for text, chosen in (
-        ("verl.b", ("megatron.a", "verl.b")),
-        ("verl.*", ("megatron.a", "verl.b", "verl.c")),
-        ("-verl.b", ("megatron.a", "verl.c")),
-        ("verl.b,-megatron.a", ("verl.b",)),
-        ("-megatron.*,megatron.a", ("megatron.a", "verl.b", "verl.c")),
-        ("none", ()),
-        ("verl.b,-verl.b", ()),
-    ):
-        ids = ("megatron.a", "verl.b", "verl.c")
-        assert settings.select(ids, text, companions=["megatron.a"]) == chosen, text
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        # A companion, a, goes with whatever is selected.
+        ("verl.b", "ab"),
+        ("verl.*", "abc"),
+        ("-verl.b", "ac"),
+        ("verl.b,-megatron.a", "b"),
+        ("-megatron.*,megatron.a", "abc"),
+        ("none", ""),
+        ("verl.b,-verl.b", ""),
+        # An opt-in patch, o, goes by its id alone.
+        ("all", "abc"),
+        ("*", "abc"),
+        ("verl.o", "ao"),
+        ("all,verl.o", "abco"),
+        ("verl.o,all", "abco"),
+        ("-megatron.a,verl.o", "bco"),
+        ("verl.o,-verl.o*", ""),
+        ("verl.o,-all,verl.b", "b"),
+    ],
+)
+def test_companions_and_opt_in_patches(text: str, chosen: str) -> None:
+    ids = ("megatron.a", "verl.b", "verl.c", "verl.o")
+    found = settings.select(ids, text, companions=["megatron.a"], opt_in=["verl.o"])
+    assert "".join(name[-1] for name in found) == chosen
+
+
+def test_a_glob_that_matches_opt_in_patches_alone_is_an_error_that_names_them() -> None:
+    for text in ("verl.o*", "all,verl.o*"):
+        with pytest.raises(SelectionError, match=r"'verl\.o\*' matches only opt-in patches; .*: verl\.o"):
+            settings.select(["verl.b", "verl.o"], text, opt_in=["verl.o"])
 
 
 def test_pin() -> None:

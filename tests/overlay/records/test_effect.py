@@ -37,28 +37,35 @@ def text(counts: Any) -> str:
     return told(found)
 
 
-def test_what_was_never_reached_says_that(counts: Any) -> None:
-    assert text(counts) == "had nothing to do"
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "had nothing to do"),
+        ({"calls": 1200}, "looked at 1,200 steps and changed nothing"),
+        (
+            {"calls": 1200, "changed": 37, "over": 61, "fullest": 2.3},
+            "changed 37 of 1,200 steps; without it 61 over, 2.3 times",
+        ),
+        ({"calls": 1, "changed": 1}, "changed 1 of 1 step"),  # nothing was over: there is no fullest
+        (
+            {"calls": 2, "changed": float("nan")},
+            "looked at 2 steps; how many it changed is on the device or in compiled code",
+        ),
+    ],
+)
+def test_what_was_counted_is_told(counts: Any, values: dict[str, float], said: str) -> None:
     assert counts.read() == {"calls": 0, "changed": 0, "over": 0}
+    for name, value in values.items():
+        setattr(counts, name, value)
+    assert text(counts) == said
+    counts.clear()
+    assert text(counts) == "had nothing to do"
 
 
 def test_a_torch_that_is_none_is_not_asked(counts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     counts.calls += 1
     assert counts.calls == 1
-
-
-def test_what_changed_nothing_says_that(counts: Any) -> None:
-    counts.calls = 1200
-    assert text(counts) == "looked at 1,200 steps and changed nothing"
-
-
-def test_what_was_changed_is_told(counts: Any) -> None:
-    counts.calls, counts.changed, counts.over, counts.fullest = 1200, 37, 61, 2.3
-    assert text(counts) == "changed 37 of 1,200 steps; without it 61 over, 2.3 times"
-    counts.clear()
-    counts.calls = counts.changed = 1
-    assert text(counts) == "changed 1 of 1 step"  # nothing was over: there is no fullest
 
 
 def test_what_is_always_changed_has_no_calls() -> None:

@@ -33,7 +33,6 @@ def example() -> dict[str, Any]:
             "patch": [
                 {
                     "id": "verl.x",
-                    "content": "2" * 64,
                     "verdict": "apply",
                     "target": [{**target, "sites": {"verl.a:f": "abc"}}],
                 }
@@ -69,7 +68,10 @@ def test_what_is_written_is_read_and_damage_never_believed(tmp_path: Path) -> No
     ("text", "words"),
     [
         ("", "damaged"),
-        ('{"format": 1}', "was written by another overlay (format 1, this one reads 2): `overlay lock --update`"),
+        (
+            '{"format": 1}',
+            "was written by another overlay (format 1, this one reads 2): `overlay lock --update`",
+        ),
         ('{"format": "x"}', "was written by another overlay"),
         ("[" * 100_000, "damaged"),
         ("[]", "damaged"),
@@ -90,7 +92,7 @@ def test_what_is_no_lock_is_refused(tmp_path: Path, text: str | bytes, words: st
     [
         (lambda lock: lock["patch"].append(lock["patch"][0]), "in it twice"),
         (lambda lock: lock["patch"][0].update(id=3), "wrong type"),
-        (lambda lock: lock["patch"][0].update(content="\x1b[31m"), "wrong type"),
+        (lambda lock: lock["patch"][0].update(verdict="\x1b[31m"), "wrong type"),
         (lambda lock: lock["patch"][0]["target"][0]["sites"].update({"\ud800": "abc"}), "wrong type"),
         (lambda lock: lock.update(kernel=["6.1"]), "wrong type"),
         (lambda lock: lock.pop("python"), "KeyError: 'python'"),

@@ -10,7 +10,7 @@ import pytest
 from fake_upstream import PATCH_FILE, forget, write_files
 
 from overlay.records import own_digest
-from overlay.records.own_digest import _is_patch, of_code, of_overlay, of_package, of_patch
+from overlay.records.own_digest import of_code, of_overlay, of_package
 from overlay.source.own_code import files as _files
 from overlay.source.registry import load_patches
 from overlay.source.table import NAME
@@ -35,35 +35,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget("digestpack")
 
 
-def test_what_runs_is_counted_and_what_proves_it_is_not(folder: Path) -> None:
-    assert list(load_patches("digestpack")) == ["lib.it"]
-    before = of_patch("lib.it")
-    assert len(before) == 64
-    for name in ("contract.py", "contract/cases.py"):
-        (folder / name).write_text("other = 2\n")
-        assert of_patch("lib.it") == before, name
-    for name in ("fix.py", "__init__.py", "another.py"):
-        (folder / name).write_text(f"{name!r}\n")
-        assert of_patch("lib.it") != before, name
-        before = of_patch("lib.it")
-
-
-def test_what_patches_were_tested_on_is_counted_of_all_but_not_of_one_patch(
+def test_all_code_is_counted_of_overlay_and_of_a_pack_with_what_patches_were_tested_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranks and locks compare it, as it says what is decided. What a patch was proven on does not end."""
+    """Ranks and locks compare it. What a patch was proven on is no code of it."""
     load_patches("digestpack")
-    table = folder.parent / NAME
-    table.write_text("one")
-    before = of_package("digestpack"), of_code("lib.it"), of_patch("lib.it")
-    table.write_text("two")
-    after = of_package("digestpack"), of_code("lib.it"), of_patch("lib.it")
-    assert [one == other for one, other in zip(before, after, strict=True)] == [False, True, True]
+    before = of_package("digestpack"), of_code("lib.it")
+    (folder.parent / NAME).write_text("one")
+    assert of_code("lib.it") == before[1]
+    assert of_package("digestpack") != before[0]
     whole = of_overlay()
-    monkeypatch.setattr(
-        own_digest, "_files", lambda name: {k: p for k, p in _files(name).items() if not k.endswith(NAME)}
-    )
-    assert of_overlay() != whole
+    for file in (NAME, "recompute/__init__.py", "engine.py", "warm.py"):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                own_digest,
+                "_files",
+                lambda of, file=file: {k: p for k, p in _files(of).items() if not k.endswith(file)},
+            )
+            assert of_overlay() != whole, file
 
 
 def test_the_code_of_a_row_is_what_a_patch_does_and_its_contract_without_words(folder: Path) -> None:
@@ -103,19 +92,3 @@ def test_all_code_below_a_folder_is_counted_and_nothing_else(folder: Path) -> No
         if "__pycache__" not in place and name.endswith((".py", ".pyc", ".so"))
     }
     assert set(_files("digestpack")) == walked >= {"deep/e/f.py", "x.py/g.py", "linked.py", "gone.py"}
-
-
-@pytest.mark.parametrize(
-    ("name", "is_patch"),
-    [
-        ("patches/slime/it.py", True),
-        ("patches/slime/it/fix.py", True),
-        ("patches/slime/it/contract/cases.py", True),
-        ("patches/slime/__init__.py", False),
-        ("patches/slime/_step.py", False),
-        ("patches/_partition/level.py", False),
-        ("compat/agreement.py", False),
-    ],
-)
-def test_files_of_a_patch_are_not_those_of_overlay(name: str, is_patch: bool) -> None:
-    assert _is_patch(name) is is_patch

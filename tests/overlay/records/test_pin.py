@@ -38,7 +38,7 @@ class Pinned:
         self.path.write_text(lockfile.write(lock))
         self.digest = lock["digest"]
 
-    def edit(self, *keys: Any) -> None:
+    def edit(self, *keys: str) -> None:
         """Say in the lock that something was of version 0.0.1."""
         lock = lockfile.read(str(self.path))
         table: dict[str, Any] = lock
@@ -126,20 +126,23 @@ def test_a_module_that_is_there_already_is_held_to_the_lock(upstream: Upstream, 
 def test_other_patches_stop_the_start(upstream: Upstream, pinned: Pinned) -> None:
     another = upstream.patch({"fakeup.core:Engine.run": lambda original, module: original}, name="fakeup.run")
     pinned.lock(upstream.patch())
-    with pytest.raises(PinError, match=r"selected here and not locked: fakeup\.run\n  \(the selection differs"):
+    with pytest.raises(
+        PinError, match=r"selected here and not locked: fakeup\.run\n  \(the selection differs"
+    ):
         pinned.enable(upstream.patch(), another)
-    with pytest.raises(PinError, match=r"locked and not selected here: fakeup\.scale\n  selected here and not"):
+    with pytest.raises(
+        PinError, match=r"locked and not selected here: fakeup\.scale\n  selected here and not"
+    ):
         pinned.enable(another)
 
 
-@pytest.mark.parametrize("keys", [("overlay", "version"), ("overlay", "content"), ("python",), ("patch", 0, "content")])
+@pytest.mark.parametrize("keys", [("overlay", "version"), ("overlay", "content"), ("python",)])
 def test_other_code_or_python_stops_the_start(
-    upstream: Upstream, pinned: Pinned, keys: tuple[str | int, ...]
+    upstream: Upstream, pinned: Pinned, keys: tuple[str, ...]
 ) -> None:
     pinned.lock(upstream.patch())
     pinned.edit(*keys)
-    name = " ".join(map(str, keys)) if keys[0] != "patch" else "fakeup.scale: content"
-    with pytest.raises(PinError, match=f"{name}: locked 0.0.1, here "):
+    with pytest.raises(PinError, match=f"{' '.join(keys)}: locked 0.0.1, here "):
         pinned.enable(upstream.patch())
 
 
@@ -179,7 +182,7 @@ def test_what_was_locked_as_applied_must_apply(upstream: Upstream, pinned: Pinne
 def test_a_held_original_is_an_error_under_a_pin(upstream: Upstream, pinned: Pinned) -> None:
     pinned.lock(upstream.patch())
     held = [upstream.load().scale]
-    with pytest.raises(PinError, match="is still held by a list"):
+    with pytest.raises(PinError, match="is still held by something"):
         pinned.enable(upstream.patch())
     assert held[0] is upstream.load().scale
 

@@ -108,18 +108,32 @@ def run(program: Path, *words: str, **variables: Any) -> list[str]:
     return [line for line in said.splitlines() if any(word in line for word in words)]
 
 
-def test_the_first_rank_says_what_was_changed(program: Path) -> None:
-    line = "overlay: in this process: up.doubled changed 2 of 3 calls; up to 11"
-    assert run(program, "5,10,11,-1") == [line]
-    # What other ranks had to do is not known here, so nothing is said of the run.
-    assert run(program, "5,10,11,-1", RANK="0") == [line.replace("in this process", "on rank 0")]
-    assert run(program, "5,10,11,-1", RANK="1") == []
+CHANGED = "up.doubled changed 2 of 3 calls; up to 11"
+IDLE = "1 patch applied but not needed in this run"
 
 
-def test_what_was_never_reached_is_said(program: Path) -> None:
-    assert run(program, "-1") == ["overlay: in this process: 1 patch applied but not needed in this run"]
-    assert run(program, "-1", RANK="0") == ["overlay: on rank 0: 1 patch applied but not needed in this run"]
-    assert run(program, "3") == ["overlay: in this process: up.doubled looked at 1 call and changed nothing"]
+@pytest.mark.parametrize(
+    ("words", "rank", "line"),
+    [
+        (("5,10,11,-1",), "", f"in this process: {CHANGED}"),
+        # What other ranks had to do is not known here, so nothing is said of the run.
+        (("5,10,11,-1",), "0", f"on rank 0: {CHANGED}"),
+        (("5,10,11,-1",), "1", ""),
+        (("-1",), "", f"in this process: {IDLE}"),
+        (("-1",), "0", f"on rank 0: {IDLE}"),
+        (("3",), "", "in this process: up.doubled looked at 1 call and changed nothing"),
+        # The child of a fork does not say it again.
+        (
+            ("12", "pid = os.fork()\nif pid: os.waitpid(pid, 0)"),
+            "",
+            "in this process: up.doubled changed 1 of 1 call; up to 12",
+        ),
+    ],
+)
+def test_the_first_rank_says_what_was_changed(
+    program: Path, words: tuple[str, ...], rank: str, line: str
+) -> None:
+    assert run(program, *words, RANK=rank) == ([f"overlay: {line}"] if line else [])
 
 
 def test_the_end_takes_five_lines_at_most() -> None:
@@ -151,11 +165,6 @@ def test_a_process_that_fails_says_it_too(program: Path) -> None:
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "in this process: up.doubled changed 1 of 1 call" in said
-
-
-def test_the_child_of_a_fork_does_not_say_it_again(program: Path) -> None:
-    said = run(program, "12", "pid = os.fork()\nif pid: os.waitpid(pid, 0)")
-    assert said == ["overlay: in this process: up.doubled changed 1 of 1 call; up to 12"]
 
 
 def test_a_ledger_that_many_say_is_written_once(program: Path, tmp_path: Path) -> None:

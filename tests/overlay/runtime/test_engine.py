@@ -14,6 +14,7 @@ from order_world import make_fixed, make_run
 
 from overlay.errors import OverlayError, PatchError, SelectionError
 from overlay.model.marks import ORIGINAL
+from overlay.patch import around
 
 if TYPE_CHECKING:
     from fake_upstream import Engines, Upstream
@@ -58,7 +59,19 @@ def test_apply_on_import_with_one_exact_line(
     user = upstream.load("fakeup.user")
     assert user.use(2) == 400
     status = engine.status().patches[0]
-    assert (status.state, status.sites[0].state, status.sites[0].rebound) == ("applied", "applied", ())
+    assert (status.state, status.sites[0].state) == ("applied", "applied")
+
+
+@pytest.mark.usefixtures("debug")
+def test_a_patch_of_two_modules_is_said_to_be_applied_when_both_are_there(
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = {"fakeup.core:scale": triple, "fakeup.user:use": lambda original, _: lambda value: 7}
+    enabled(upstream.patch(sites))
+    upstream.load()
+    assert lines(capsys) == []
+    upstream.load("fakeup.user")
+    assert lines(capsys) == ["overlay: applied fakeup.scale@3 to fakeup 1.2.0 (2 sites)"]
 
 
 def test_replacements_are_plain_functions_that_look_like_the_original(
@@ -79,23 +92,30 @@ def test_replacements_are_plain_functions_that_look_like_the_original(
     assert getattr(scale, ORIGINAL)(2) == 4
 
 
-def test_a_replacement_made_with_wraps_is_no_wrapper_of_the_original(
-    upstream: Upstream, enabled: Engines
+def by_wraps(original: Any, _: object) -> Any:
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return 100 * original(*args, **kwargs)
+
+    return replacement
+
+
+@around
+def by_around(original: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    return 100 * original(value, *args, **kwargs)
+
+
+@pytest.mark.parametrize("make", [by_wraps, by_around])
+def test_a_replacement_around_the_original_is_no_wrapper_of_it(
+    upstream: Upstream, enabled: Engines, make: Any
 ) -> None:
     """`torch.jit.script` follows `__wrapped__`, and the engine takes what has it for somebody else's."""
-
-    def make(original: Any, _: object) -> Any:
-        @functools.wraps(original)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            return 100 * original(*args, **kwargs)
-
-        return replacement
-
-    engine = enabled(upstream.patch({"fakeup.core:scale": make}))
+    engine = enabled(upstream.patch({"fakeup.core:scale": make}), strict=True)
     core = upstream.load()
     assert inspect.unwrap(core.scale) is core.scale
     assert str(inspect.signature(core.scale)) == "(value, factor=2)"
-    assert core.scale(2) == 400
+    assert pickle.loads(pickle.dumps(core.scale)) is core.scale  # noqa: S301
+    assert (core.scale(2), core.scale(value=2, factor=3)) == (400, 600)
     engine.disable()
     assert core.scale(2) == 4
 
@@ -119,12 +139,10 @@ def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, enab
 
 
 @pytest.mark.usefixtures("debug")
-def test_a_thousand_times_is_once(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_many_times_is_once(upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]) -> None:
     engine = engines(upstream.patch())
     core = upstream.load()
-    for _ in range(1000):
+    for _ in range(9):
         engine.enable()
     assert core.scale(1) == 200
     assert len(lines(capsys)) == 1
@@ -146,22 +164,6 @@ def test_enabling_again_with_other_settings_is_an_error(upstream: Upstream, engi
         engine.enable(strict=True)
     with pytest.raises(SelectionError):
         engine.enable("fakeup.skale")
-
-
-def test_a_bad_selection_arms_nothing(
-    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engines(upstream.patch())
-    monkeypatch.setenv("OVERLAY_PATCHES", "fakeup.skale")
-    with pytest.raises(SelectionError, match=r"the nearest: fakeup\.scale"):
-        engine.enable()
-    assert not engine.status().enabled
-    monkeypatch.setenv("OVERLAY_PATCHES", "all")
-    monkeypatch.setenv("OVERLAY_LOG", "shout")
-    with pytest.raises(SelectionError, match="shout"):
-        engine.enable()
-    assert not engine.status().enabled
-    assert upstream.load().scale(1) == 2
 
 
 def test_all_sites_or_none_within_a_module(
@@ -265,24 +267,6 @@ def test_strict_mode_raises_from_enable_when_the_module_is_there(
     assert snapshot(core) == before
 
 
-def test_someone_elses_replacement_is_named_and_left_alone(
-    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
-) -> None:
-    core = upstream.load()
-
-    def theirs(value: int, factor: int = 2) -> int:
-        return value - factor
-
-    core.scale = theirs  # type: ignore[attr-defined]
-    engine = enabled(upstream.patch())
-    assert core.scale is theirs
-    verdict = engine.status().patches[0].verdict
-    assert verdict is not None
-    assert verdict.verdict == "conflict"
-    assert "test_someone_elses_replacement" in verdict.reason
-    assert "NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: conflict:" in lines(capsys)[0]
-
-
 def test_the_same_function_from_elsewhere_is_someone_elses(upstream: Upstream, enabled: Engines) -> None:
     """A copy under the same name, as other patchers install them, is not what the source defines."""
     core = upstream.load()
@@ -290,20 +274,6 @@ def test_the_same_function_from_elsewhere_is_someone_elses(upstream: Upstream, e
     engine = enabled(upstream.patch())
     assert core.scale(1) == 0
     assert "was replaced by someone else" in engine.status().patches[0].reason
-
-
-def test_disable_leaves_what_others_put_on_top(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
-) -> None:
-    engine = engines(upstream.patch())
-    core = upstream.load()
-    engine.enable()
-    core.scale = theirs = lambda *_: 0  # type: ignore[attr-defined]
-    engine.disable()
-    assert core.scale is theirs
-    assert lines(capsys)[-1].endswith(
-        "left behind by fakeup.scale (revision 3): fakeup.core:scale: somebody replaced it since"
-    )
 
 
 def test_inherited_methods_are_refused(upstream: Upstream, engines: Engines) -> None:
@@ -345,18 +315,6 @@ def test_threads_enable_and_disable_at_once(upstream: Upstream, engines: Engines
     assert snapshot(core) == before
     engine.enable()
     assert core.scale(1) == 200
-
-
-def test_the_ledger_is_plain_data(upstream: Upstream, enabled: Engines) -> None:
-    import json
-
-    engine = enabled(upstream.patch())
-    upstream.load()
-    data = json.loads(json.dumps(engine.status().to_dict()))
-    assert data["patches"][0]["verdict"]["targets"][0]["version"] == "1.2.0"
-    plan = engine.plan()
-    assert plan.verdicts[0] == engine.status().patches[0].verdict
-    assert json.loads(json.dumps(plan.to_dict()))["verdicts"][0]["patch"] == "fakeup.scale"
 
 
 @pytest.mark.parametrize("then", ["disable", "enable"])

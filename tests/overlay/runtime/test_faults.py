@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import importlib.util
 import logging.config
 import os
@@ -17,7 +16,6 @@ import pytest
 from fake_upstream import PROJECT, triple
 
 import overlay
-from overlay.model.collector import paused
 from overlay.runtime import engine as _engine
 
 if TYPE_CHECKING:
@@ -46,34 +44,6 @@ def test_first_calls_of_several_threads_make_one_engine(monkeypatch: pytest.Monk
         thread.join(20)
     assert len(found) == 8
     assert len(set(found)) == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("others", [True, False])
-def test_a_fork_collects_garbage_although_another_thread_has_paused_that(others: bool) -> None:
-    """Unless somebody else has switched it off."""
-    ready, done = threading.Event(), threading.Event()
-
-    def pause() -> None:
-        with paused():
-            ready.set()
-            done.wait(20)
-
-    if not others:
-        gc.disable()
-    thread = threading.Thread(target=pause)
-    thread.start()
-    try:
-        ready.wait(20)
-        child = os.fork()
-        if not child:
-            os._exit(int(gc.isenabled()))
-        assert os.waitpid(child, 0)[1] == int(others) << 8
-    finally:
-        done.set()
-        thread.join(20)
-        assert gc.isenabled() == others
-        gc.enable()
 
 
 def test_deciding_never_looks_like_a_failed_import(
@@ -122,14 +92,6 @@ def test_stubs_in_sys_modules(upstream: Upstream, enabled: Engines, kind: str) -
     status = engine.status().patches[0]
     assert status.state in ("failed", "skipped")
     assert status.reason
-
-
-def test_a_module_that_goes_by_another_name(upstream: Upstream, enabled: Engines) -> None:
-    text = (upstream.root / "fakeup/core.py").read_text()
-    upstream.write(core=text + "\n__name__ = 'fakeup.renamed'\n")
-    engine = enabled(upstream.patch())
-    core = upstream.load()
-    assert core.scale(1) == 200 or engine.status().patches[0].state != "waiting"
 
 
 def test_the_warning_survives_a_configuration_of_logging(

@@ -21,14 +21,9 @@ if TYPE_CHECKING:
 
     from fake_upstream import Upstream
 
-HAS = {
-    "overlay": "0.1.0", "python": "3.11.7", "versions": {"up": "1.2"}, "patches": "all", "selected": 1,
-    "strict": False, "pin": "", "packs": {}, "digest": "0123456789abcdef",
-}  # fmt: skip
-INTRODUCED = (
-    "overlay: configuration: overlay 0.1.0, Python 3.11.7, up 1.2; 1 patch selected, digest 0123456789ab"
-)
+INTRODUCED = "overlay: configuration: what it is run with"
 ALONE = "this process: 1 applied"
+NOT_COMPARED = "overlay: ranks not compared; rank 0: 1 applied"
 
 
 class Account:
@@ -45,11 +40,10 @@ class Job:
         for name in (settings.SAID, "RANK", "LOCAL_RANK", "SLURM_PROCID", "WORLD_SIZE"):
             monkeypatch.setenv(name, "")
             monkeypatch.delenv(name)
-        self.has: dict[str, Any] = {**HAS}
         log.set_level("info")
 
     def process(self) -> JobLog:
-        return JobLog(lambda: self.has, Account)  # type: ignore[arg-type]
+        return JobLog(lambda: INTRODUCED.removeprefix("overlay: "), Account)  # type: ignore[arg-type]
 
     def child(self) -> JobLog:
         """Return the log of a process that `multiprocessing` has started."""
@@ -68,13 +62,18 @@ def job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_introduction_fits_a_line_and_names_upstreams_first() -> None:
-    whole = introduction({**HAS, "selected": 54, "strict": True, "pin": "overlay.lock"})
-    assert whole.endswith("; 54 patches selected, strict, pinned, digest 0123456789ab")
-    many = {f"package-{number}": "1.2.3+local" for number in range(12)}
-    line = f"overlay: {introduction({**HAS, 'versions': {'up': '1.2', **many}})}"
+    lock: dict[str, Any] = {
+        "overlay": {"version": "0.1.0"}, "python": "3.11.7", "digest": "0123456789abcdef", "environment": {},
+        "patch": [{"target": [{"project": "up", "version": "1.2"}, {"project": "gone", "version": ""}]}],
+    }  # fmt: skip
+    assert introduction(lock, 1, strict=False, pinned=False) == (
+        "configuration: overlay 0.1.0, Python 3.11.7, up 1.2; 1 patch selected, digest 0123456789ab"
+    )
+    lock["environment"] = {f"package-{number}": "1.2.3+local" for number in range(12)}
+    line = f"overlay: {introduction(lock, 54, strict=True, pinned=True)}"
     assert len(line) <= 160
     assert "up 1.2, package-0" in line
-    assert ", ...; 1 patch selected" in line
+    assert line.endswith(", ...; 54 patches selected, strict, pinned, digest 0123456789ab")
 
 
 @pytest.mark.parametrize(
@@ -82,27 +81,13 @@ def test_the_introduction_fits_a_line_and_names_upstreams_first() -> None:
     [
         ({}, [INTRODUCED, f"overlay: {ALONE}"]),
         ({"RANK": "0", "WORLD_SIZE": "1"}, [INTRODUCED, "overlay: rank 0: 1 applied"]),
-        (
-            {"RANK": "0", "WORLD_SIZE": "2"},
-            [INTRODUCED, "overlay: ranks not compared; rank 0: 1 applied"],
-        ),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, [INTRODUCED, NOT_COMPARED]),
         ({"RANK": "1", "WORLD_SIZE": "2"}, []),
         ({settings.SAID: DRIVER}, [f"overlay: {ALONE}"]),
         ({settings.SAID: "process"}, [INTRODUCED, f"overlay: {ALONE}"]),
-        (
-            {settings.SAID: "process", "RANK": "0"},
-            [INTRODUCED, "overlay: ranks not compared; rank 0: 1 applied"],
-        ),
+        ({settings.SAID: "process", "RANK": "0"}, [INTRODUCED, NOT_COMPARED]),
     ],
-    ids=[
-        "no rank",
-        "the only rank",
-        "rank 0",
-        "rank 1",
-        "a worker of a driver that spoke",
-        "a job",
-        "its rank 0",
-    ],
+    ids=["no rank", "the only rank", "rank 0", "rank 1", "a worker of a driver", "a job", "its rank 0"],
 )
 def test_who_says_what(job: Job, environ: dict[str, str], said: list[str]) -> None:
     for name, text in environ.items():
@@ -126,7 +111,7 @@ def test_a_rank_that_multiprocessing_starts_speaks_for_itself(job: Job) -> None:
     child = job.child()
     child.first_module()
     child.say_alone()
-    assert job.said() == ["overlay: ranks not compared; rank 0: 1 applied"]
+    assert job.said() == [NOT_COMPARED]
 
 
 def forked(work: Callable[[], object]) -> None:
@@ -149,12 +134,16 @@ def test_forks_say_it_once(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyP
         one.first_module()
         one.say_alone()
 
+    def in_fork() -> None:
+        one.note_fork()
+        works()
+
     with (tmp_path / "log.txt").open("a") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         if before:
             one.first_module()
         for _ in range(2):
-            forked(works)
+            forked(in_fork)
         works()
     said = (tmp_path / "log.txt").read_text().splitlines()
     assert sorted(said) == sorted([INTRODUCED, f"overlay: {ALONE}"])
@@ -212,15 +201,6 @@ def test_one_that_is_told_its_rank_later_leaves_it_to_rank_0(job: Job) -> None:
     assert job.said() == []
 
 
-def test_a_fork_owes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = job.process()
-    one.first_module()
-    job.said()
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    one.say_alone()
-    assert job.said() == []
-
-
 def test_it_is_said_after_a_while(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_log, "QUIET", 0.0)
     monkeypatch.setattr(job_log, "_is_single_threaded", lambda: False)
@@ -240,7 +220,7 @@ def test_a_quiet_log_is_quiet(job: Job, level: str) -> None:
 
 
 def test_no_import_fails_of_it(job: Job) -> None:
-    def broken() -> dict[str, Any]:
+    def broken() -> str:
         raise ValueError("no")
 
     one = JobLog(broken, Account)  # type: ignore[arg-type]
@@ -270,7 +250,8 @@ def test_the_account_counts_what_is_in_place_and_what_was_refused(upstream: Upst
     account = engine.account()
     assert account is not None
     digest = engine.lock()["digest"]
-    assert account.digest == digest == engine.configuration()["digest"]
+    assert account.digest == digest
+    assert engine.configuration().endswith(f"; 1 patch selected, digest {digest[:12]}")
     assert account == engine.statement().account
     assert account.sentence() == f"1 applied, 0 refused, digest {digest[:12]}"
     more = account.replace(applied=("a", "b", "c"), refused=("d",), half_patched=2)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.compat.dialects import DIALECTS
+from overlay.compat.dialects import DIALECTS, FLAGS, VERL
 from overlay.defect import Setting
 from overlay.ledger import Met
+from overlay.patches.verl.known_defects import trained
 from overlay.runtime import met
 from overlay.runtime.engine import Engine
 from overlay.runtime.loading import load_all
@@ -76,10 +77,59 @@ def test_options_that_are_not_there_meet_nothing(defect: Defect) -> None:
 
 def test_parts_are_not_mixed() -> None:
     defect = DEFECTS["slime.eps-clip-c-ignored"]
-    both = {"eps_clip_c": 3.0, "train_backend": "megatron"}
+    all_three = {"eps_clip_c": 3.0, "train_backend": "megatron", "advantage_estimator": "grpo"}
     dialect = dialect_of(defect)
-    assert met.why(defect, dialect, [both])
-    assert met.why(defect, dialect, [{"eps_clip_c": 3.0}, {"train_backend": "megatron"}]) is None
+    assert met.why(defect, dialect, [all_three])
+    assert met.why(defect, dialect, [{**all_three, "advantage_estimator": "cispo"}]) is None
+    parts = [{**all_three, "eps_clip_c": None}, {**all_three, "train_backend": "fsdp"}]
+    assert met.why(defect, dialect, parts) is None
+
+
+def test_a_configuration_within_the_engine_decides_nothing() -> None:
+    found = {"actor.fsdp_config.strategy": "fsdp", "actor.strategy": "other", "actor.use_dynamic_bsz": True}
+    memory = DEFECTS["verl.fsdp-keeps-outputs"]
+    memory = memory.replace(when=((memory.when[0][0],),))
+    assert met.why(memory, VERL, [found]) is None
+    assert met.why(memory, VERL, [{**found, "actor.strategy": "fsdp2"}]) == "actor.strategy is fsdp2"
+
+
+def test_adapters_of_the_actor_are_not_read_in_the_critic() -> None:
+    critic = {"actor_rollout_ref.model.lora_rank": 8, "critic.model.lora.merge": False}
+    views = DEFECTS["verl.lora-views-reused"]
+    assert met.why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": True}]) is None
+    assert met.why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": False}])
+
+
+def test_the_engine_of_sft_is_told_by_its_settings() -> None:
+    (sft,) = trained({"engine": {"tensor_model_parallel_size": 2}})
+    assert sft["strategy"] == "megatron"
+    assert "strategy" not in next(trained({"optim": {"lr": 1}}))
+
+
+def test_of_a_list_one_member_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Megatron's own arguments have a list of losses, and one of their coefficients.
+    given = {"moe_router_load_balancing_type": ["aux_loss", "seq_aux_loss"], "moe_aux_loss_coeff": [0, 0.1]}
+    seen: list[Any] = []
+
+    def find(_engine: Engine, _dialect: Dialect, parts: list[Any]) -> tuple[Met, ...]:
+        seen.extend(parts)
+        return ()
+
+    monkeypatch.setattr(met, "find", find)
+    met.meet(Engine(dict), FLAGS, [given])
+    losses = DEFECTS["megatron.seq-aux-loss-micro-batch-scale"].when[0]
+    asked = tuple(one for one in losses if isinstance(one, Setting) and one.key in given)
+    assert len(asked) == 2
+    assert met.why(DEFECTS["megatron.seq-aux-loss-micro-batch-scale"].replace(when=(asked,)), FLAGS, seen)
+
+
+def test_settings_that_cannot_be_read_stop_no_job() -> None:
+    class Unclear:
+        def __bool__(self) -> bool:
+            raise ValueError("the truth value of an array is ambiguous")
+
+    config = {"actor_rollout_ref": {"actor": {}, "rollout": 1}, "critic": {"enable": Unclear()}}
+    met.meet(Engine(dict), VERL, trained(config))
 
 
 def test_nothing_is_fixed_here_any_more_once_overlay_is_disabled() -> None:

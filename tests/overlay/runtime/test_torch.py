@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -178,26 +175,3 @@ def test_scripted_code_runs_the_patch(upstream: Upstream, enabled: Engines) -> N
     enabled(upstream.patch({"fakeup.core:scale": replace_scale}), strict=True)
     scripted = torch.jit.script(upstream.load().scale)
     assert float(scripted(torch.tensor([1.0]))) == 200
-
-
-def test_autograd_functions_see_it_through_old_aliases(upstream: Upstream, enabled: Engines) -> None:
-    upstream.write(core=SOURCE)
-    core = upstream.load()
-    apply = core.Square.apply
-    enabled(upstream.patch(SITES))
-    x = torch.tensor([1.0], requires_grad=True)
-    (grad,) = torch.autograd.grad(apply(x), x)
-    assert float(grad) == 14
-
-
-def test_pickle_deepcopy_and_save(core: Any) -> None:
-    x = torch.tensor([1.0])
-    for copied in (pickle.loads(pickle.dumps(core.scale)), copy.deepcopy(core.scale)):  # noqa: S301
-        assert copied is core.scale
-    bound = pickle.loads(pickle.dumps(core.Layer().forward))  # noqa: S301
-    assert float(bound(x)) == 12
-    assert float(copy.deepcopy(core.Root())(x)) == 2400
-    file = io.BytesIO()
-    torch.save(core.Root(), file)
-    file.seek(0)
-    assert float(torch.load(file, weights_only=False)(x)) == 2400

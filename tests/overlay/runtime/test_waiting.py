@@ -242,22 +242,6 @@ def test_a_glob_that_names_opt_in_patches_alone_is_refused_at_once(armed: Armed)
         armed.engine.arm("fakeup.*")
 
 
-def test_a_script_of_the_upstream_that_enables_below_its_definitions_is_patched(
-    armed: Armed, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    upstream.write(train="def loss():\n    return 1\n")
-    armed.patches = [upstream.patch({"fakeup.train:loss": lambda original, _: lambda: original() * 100})]
-    armed.engine.disable()
-    main = types.ModuleType("__main__")
-    main.__file__ = str(upstream.root / "fakeup/train.py")
-    vars(main)["loss"] = upstream.load("fakeup.train").loss
-    main.loss.__module__ = "__main__"
-    del sys.modules["fakeup.train"], sys.modules["fakeup"]
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    armed.engine.arm()
-    assert main.loss() == 100
-
-
 def test_enable_loads_no_patch() -> None:
     """Nor what an upstream or a patch imports: it is called in processes that never train."""
     loaded = "[name for name in sys.modules if name.startswith('overlay.patches.')]"

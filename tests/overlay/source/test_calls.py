@@ -89,9 +89,15 @@ NOT_LAST = (
 
 def fault(source: str, *, last: bool = False, site: str = "m:f") -> str:
     """Return what a row that asks for the call finds in a source, empty if it has the call."""
-    row = Row(patch="p", target="m", verdict="apply", sites={site: said(Calls(site=site, callee="end", last=last))})
+    row = Row(
+        patch="p", target="m", verdict="apply", sites={site: said(Calls(site=site, callee="end", last=last))}
+    )
     (found,) = row.findings(MemoryTree({"m.py": source}))
-    assert (found.expects, found.asks, found.holds) == ("calls", f"calls end{' last' * last}", not found.found)
+    assert (found.expects, found.asks, found.holds) == (
+        "calls",
+        f"calls end{' last' * last}",
+        not found.found,
+    )
     return found.found
 
 

@@ -8,7 +8,7 @@ import pytest
 from decide_cases import FILES, OTHER, PROJECT, F, look, patch, quiet, rows, tree, variant
 from fake_upstream import MemoryTree
 
-from overlay.patch import Absent, Patch, Present, Target
+from overlay.patch import Absent, Patch, Target
 from overlay.source.decide import decide, settle
 from overlay.source.plan import make_plan
 from overlay.source.selection import in_order
@@ -125,12 +125,6 @@ def test_an_optional_target_counts_only_if_it_is_there() -> None:
     assert look(needed, tree(), on=there).verdict == "not-installed"
 
 
-def test_metadata_that_disagrees_with_the_source_is_reported() -> None:
-    stale = MemoryTree(FILES, {"lib": "1.1.0"})
-    assert look(patch(), stale).targets[0].metadata_version == "1.1.0"
-    assert look(patch(), MemoryTree(FILES, {"lib": "1.2.0"})).targets[0].metadata_version == ""
-
-
 class Broken(MemoryTree):
     """A tree of which one question raises."""
 
@@ -234,14 +228,6 @@ def test_star_imports_leave_things_open() -> None:
     absent = patch(variant(Absent(site="lib.core:h")))
     assert look(absent).verdict == "apply"
     assert "lib.core:h may come from `from lib.other import *`" in look(absent, before).reason
-
-
-def test_what_is_deleted_again_is_not_present() -> None:
-    core = FILES["lib/core.py"]
-    wanted, there = patch(variant(Present(site="lib.core:h"))), tree(core=f"{core}def h(): pass\n")
-    assert look(wanted, there, on=there).verdict == "apply"
-    assert "lib.core:h does not exist" in look(wanted, tree(core=f"{core}del h\n"), on=there).reason
-    assert look(wanted, tree(core=f"{core}def h(): pass\ndel h\n"), on=there).verdict == "unknown-source"
 
 
 def test_the_nearest_tested_source_is_the_one_that_the_reason_speaks_of() -> None:

@@ -1,4 +1,4 @@
-"""Fingerprints of what definitions compile to."""
+"""What definitions compile to, told apart."""
 
 from __future__ import annotations
 
@@ -21,19 +21,36 @@ ONE_LESS = TRIED.replace(
 
 
 def test_what_is_tried_is_told_apart() -> None:
-    first, second = (MemoryTree({"m.py": text}).fingerprints("m:f") for text in (TRIED, ONE_LESS))
+    first, second = (MemoryTree({"m.py": text}).code("m:f") for text in (TRIED, ONE_LESS))
     assert first != second
 
 
-@pytest.mark.parametrize(("one", "other"), [("*a", "**a"), ("a, b, /", "a, /, b"), ("a, /", "a")])
-def test_kinds_of_parameters_are_told_apart(one: str, other: str) -> None:
-    first, second = (
-        MemoryTree({"m.py": f"def f({given}):\n    return a\n"}).fingerprints("m:f") for given in (one, other)
-    )
-    assert first != second
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("*a: a", "**a: a"),
+        ("a, b, /: a", "a, /, b: a"),
+        ("a, /: a", "a: a"),
+        ("a: 0.0", "a: -0.0"),
+        ("a: 1", "a: True"),
+        ("a: lambda: 1", "a: lambda: 2"),
+        ("a: a in {1, 2}", "a: a in {1, 3}"),
+        ("a: a.b", "a: a.c"),
+    ],
+)
+def test_what_does_something_else_is_told_apart_and_where_it_lies_does_not_count(
+    one: str, other: str
+) -> None:
+    def of(text: str, above: str = "") -> object:
+        parameters, _, value = text.partition(": ")
+        return MemoryTree({"m.py": f"{above}def f({parameters}):\n    return {value}\n"}).code("m:f")
+
+    assert of(one) == of(one, "a = 1\n\n")
+    assert of(one) != of(other)
 
 
 def test_what_is_not_there_has_none_and_each_of_several_has_one() -> None:
     tree = MemoryTree({"m.py": "def f():\n    return 1\ndef f():\n    return 2\n"})
-    assert tree.fingerprints("m:h") == []
-    assert len({*tree.fingerprints("m:f")}) == 2
+    assert tree.code("m:h") == []
+    one, other = tree.code("m:f")
+    assert one != other

@@ -1,80 +1,41 @@
-"""Defects are loaded when somebody asks for them, those of packs when one is named, and never at a start."""
+"""Defects are loaded when somebody asks for them, and never at a start."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import metadata
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-import pytest
-
+import overlay.patches._defects as defects
 from overlay.defect import READ
-from overlay.errors import OverlayError
-from overlay.source import packs
 from overlay.source.known_defects import load_defects
-from overlay.source.registry import load_patches
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-RECORD = """
-from overlay.compat.projects import VERL
-from overlay.defect import Defect
-DEFECTS = (Defect(id={name!r}, project=VERL, summary="x.", harm="slow", patch={patch!r}),)
-"""
+from overlay.source.registry import import_module, load_patches
 
 
-@pytest.fixture
-def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    points = [metadata.EntryPoint(name="acme", value="acme_patches", group=packs.GROUP)]
-    monkeypatch.setattr(metadata, "entry_points", lambda *, group: points)
-    for name in [name for name in sys.modules if name.startswith("acme_patches")]:
-        monkeypatch.delitem(sys.modules, name)
-    folder = tmp_path / "acme_patches" / "_defects"
-    folder.mkdir(parents=True)
-    for package in (folder.parent, folder):
-        (package / "__init__.py").write_text("")
-    return folder / "verl.py"
-
-
-def test_a_pack_brings_defects_once_it_is_named(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack.write_text(RECORD.format(name="acme/verl.slow", patch="verl.fast-partitioner"))
+def test_each_defect_is_loaded_and_what_it_leaves_to_its_patch_stands_in_it() -> None:
     patches = load_patches()
-    assert "acme/verl.slow" not in load_defects(patches)
-    monkeypatch.setenv("OVERLAY_PACKS", "acme")
-    found = load_defects(patches)["acme/verl.slow"]
-    # What it leaves to the patch stands in it.
-    assert found.upstream == patches["verl.fast-partitioner"].upstream
-    assert found.shown == "overlay prove verl.fast-partitioner"
-    assert found.met == patches["verl.fast-partitioner"].met
+    found = load_defects(patches)
+    files = [path.stem for path in Path(defects.__path__[0]).glob("[!_]*.py")]
+    written = [one for file in files for one in import_module(f"{defects.__name__}.{file}").DEFECTS]
+    assert sorted(found) == sorted(one.id for one in written)
+    for one in written:
+        whole = found[one.id]
+        if one.patch:
+            patch = patches[one.patch]
+            assert whole.upstream == (one.upstream or patch.upstream)
+            assert whole.met == (one.met or patch.met)
+            assert whole.shown == (one.shown or f"overlay prove {patch.id}")
+        else:
+            assert whole.shown == (one.shown or READ)
 
 
-def test_one_without_a_patch_that_names_no_test_was_read(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack.write_text(RECORD.format(name="acme/verl.slow", patch=""))
-    monkeypatch.setenv("OVERLAY_PACKS", "acme")
-    assert load_defects(load_patches())["acme/verl.slow"].shown == READ
-
-
-@pytest.mark.parametrize(
-    ("name", "patch", "words"),
-    [("verl.slow", "", "no defect of an id"), ("acme/verl.slow", "acme/verl.gone", "there is no patch")],
-)
-def test_what_a_pack_may_not_bring(
-    name: str, patch: str, words: str, pack: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack.write_text(RECORD.format(name=name, patch=patch))
-    monkeypatch.setenv("OVERLAY_PACKS", "acme")
-    with pytest.raises(OverlayError, match=words):
-        load_defects(load_patches())
-
-
-def test_a_pack_that_cannot_be_loaded_is_named(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack.write_text("import nothing_of_that_name\n")
-    monkeypatch.setenv("OVERLAY_PACKS", "acme")
-    with pytest.raises(OverlayError, match=r"acme_patches\._defects cannot be loaded"):
-        load_defects(load_patches())
+def test_a_defect_whose_patch_is_not_there_is_left_out() -> None:
+    patches = load_patches()
+    mended = next(one.patch for one in load_defects(patches).values() if one.patch)
+    del patches[mended]
+    left = load_defects(patches)
+    assert left
+    assert mended not in {one.patch for one in left.values()}
 
 
 def test_no_trainer_loads_them() -> None:

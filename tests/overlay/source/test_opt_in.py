@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from overlay.desk import tables
-from overlay.errors import SelectionError
-from overlay.source.selection import choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,41 +27,6 @@ def two(upstream: Upstream, engines: Callable[..., Engine]) -> Engine:
     """Return an engine with two patches, of which one is selected by its id alone."""
     sites = {"fakeup.core:Engine.run": reading}
     return engines(upstream.patch(), upstream.patch(sites, name="fakeup.reading", opt_in=True))
-
-
-@pytest.mark.parametrize(
-    ("terms", "chosen"),
-    [
-        (None, ALL[1:]),
-        ("all", ALL[1:]),
-        ("*", ALL[1:]),
-        ("fakeup.*", ALL[1:]),
-        ("-fakeup.scale", ()),
-        ("-none*,fakeup.reading", ALL),
-        ("all,fakeup.reading", ALL),
-        ("fakeup.reading,all", ALL),
-        (["fakeup.reading"], ALL[:1]),
-        ("fakeup.reading,-fakeup.r*", ()),
-        ("fakeup.reading,-all,fakeup.scale", ALL[1:]),
-    ],
-)
-def test_only_its_id_selects_it(
-    upstream: Upstream, engines: Callable[..., Engine], terms: str | list[str] | None, chosen: tuple[str, ...]
-) -> None:
-    spare = upstream.patch(name="none.such")
-    known = {**two(upstream, engines).known(), **({spare.id: spare} if "none" in str(terms) else {})}
-    found = choose(known, terms, {})
-    assert tuple(name for name in found.ids if name != spare.id) == chosen
-
-
-def test_a_glob_that_matches_nothing_else_is_an_error_that_names_it(
-    upstream: Upstream, engines: Callable[..., Engine]
-) -> None:
-    for terms in ("fakeup.r*", "all,fakeup.r*"):
-        with pytest.raises(
-            SelectionError, match=r"'fakeup\.r\*' matches only opt-in patches; .*: fakeup\.reading"
-        ):
-            two(upstream, engines).enable(terms)
 
 
 def test_it_is_not_put_in_unless_it_is_named(upstream: Upstream, engines: Callable[..., Engine]) -> None:

@@ -58,7 +58,9 @@ def test_a_project_that_is_installed_elsewhere_is_named(tmp_path: Path) -> None:
         (tmp_path / name / "x.pth").write_text(text)
     (tmp_path / "one/verl.pth").write_text("")
     (tmp_path / "two/verl").mkdir()
-    said = InstalledTree([str(tmp_path / name) for name in folders]).remarks(["megatron.core", "slime", "verl"])
+    said = InstalledTree([str(tmp_path / name) for name in folders]).remarks(
+        ["megatron.core", "slime", "verl"]
+    )
     assert [(line.split()[0], line.split()[5]) for line in said] == [
         ("megatron", f"{tmp_path}/one/x.pth"),
         ("slime", f"{tmp_path}/two/x.pth"),

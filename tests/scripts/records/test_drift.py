@@ -117,7 +117,7 @@ def test_the_share_of_days_and_what_ended_them(drift: Any, history: History) -> 
     assert found.quiet == pytest.approx(0.7)
     assert [one.commit for one in found.stretches if one.verdict == "unknown-source"] == [changed, asked]
     assert "unknown digest" in found.stretches[1].reason
-    assert "does not end with a call of f" in found.stretches[3].reason
+    assert "does not call f in each run as its last statement" in found.stretches[3].reason
 
 
 def test_with_a_row_a_week_a_change_is_unknown_until_the_next_week(drift: Any, history: History) -> None:

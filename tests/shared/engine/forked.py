@@ -9,7 +9,7 @@ import signal
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from overlay.model import collector
+from overlay.runtime import search
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ def in_a_child(work: Callable[[], dict[str, Any]], seconds: int = 60) -> dict[st
         # Nobody in this process holds what the child will import: the engine need not look through all of it,
         # which is a hundred times more once other tests have imported torch, nor count it each time.
         gc.freeze()
-        collector.frozen = lambda: False
+        search.frozen = lambda: False
         try:
             result = work()
         except BaseException:  # noqa: BLE001 -- it is told

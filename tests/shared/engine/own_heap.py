@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.model import collector
+from overlay.runtime import search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,11 +23,11 @@ def own_heap(request: pytest.FixtureRequest) -> Iterator[None]:
     if "whole_heap" in request.fixturenames:
         yield
         return
-    counted = collector.frozen
+    counted = search.frozen
     gc.freeze()
-    collector.frozen = lambda: False
+    search.frozen = lambda: False
     yield
-    collector.frozen = counted
+    search.frozen = counted
     gc.unfreeze()
 
 

@@ -34,6 +34,11 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
     return recognise(name, settings_file.read(str(tmp_path / name)), (DIALECT,), read)
 
 
+def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    (tmp_path / "given.sh").write_text(text)
+    return settings_file.read(str(tmp_path / "given.sh"))
+
+
 @pytest.mark.parametrize(
     ("text", "word", "why"),
     [
@@ -44,14 +49,15 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
         ("--ranks $N --fast", "untold", "ranks is $N in the file"),
         ("N=4\n--ranks $N \\\n --fast", "met", "ranks is 4 and fast is on"),
         ("--ranks ${N:-4} --fast", "untold", "ranks is ${N:-4} in the file"),
+        ("x --ranks ${N:-4} --fast", "met", "ranks is 4 and fast is on"),
         ("--ranks 2 # --fast", "not-met", "fast is off"),
         ("ARGS=(\n  --ranks 2\n  --fast)\npython x.py ${ARGS[@]}", "met", "ranks is 2"),
-        ("--ranks 2 ${MORE[@]}", "untold", "fast is not in the file, which takes more from ${MORE[@]}"),
-        ("source ${HERE}/nowhere.sh\n--ranks 2", "untold", "which takes more from ${HERE}/nowhere.sh"),
+        ("--ranks 2 ${MORE[@]}", "untold", "fast is not in the file"),
+        ("source ${HERE}/nowhere.sh\n--ranks 2", "untold", "fast is not in the file"),
         ("--ranks 1\n--ranks 2 --fast", "met", "ranks is 2"),
         ("--ranks many --fast", "untold", "ranks is many"),
-        ("python x.py --ranks 2 $ARGS", "untold", "fast is not in the file, which takes more from $ARGS"),
-        ("python x.py $ARGS --ranks 2", "untold", "which takes more from $ARGS"),
+        ("python x.py --ranks 2 $ARGS", "untold", "fast is not in the file"),
+        ("python x.py $ARGS --ranks 2", "untold", "fast is not in the file"),
         ("python x.py --ranks 2 > $LOG", "not-met", "fast is off"),
         (
             "if true; then\n  A=(--ranks 2)\nelse\n  A=(--ranks 1)\nfi\nx --fast ${A[@]}",
@@ -59,8 +65,23 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
             "in a branch",
         ),
         ("N=1\nif true; then\n  N=2\nfi\nx --fast --ranks $N", "untold", "ranks is $N"),
-        ("N=1\nN=$((N*2))\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\nN=$((N*2))\nx --fast --ranks $N", "untold", "ranks is $((N*2))"),
         ("--ranks 1 2 --fast", "met", "ranks is 1 2"),
+        ("f() {\n  N=2\n}\nN=1\nf\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\nwhile true; do N=2; done\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\n[ -z $M ] && N=2\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("case $M in a|b) N=1 ;; *) N=2\nesac\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("cat <<E > f\nx --ranks 1 don't\nE\nx --fast --ranks 2", "met", "ranks is 2"),
+        ("x --fast --ranks 2\nexit 0\nx --fast --ranks 1", "met", "ranks is 2"),
+        ("x --fast --ranks 2\nx --fast --ranks 1", "untold", "in one command of several"),
+        ("A=('--ranks 2')\nx --fast ${A[@]}", "met", "ranks is 2"),
+        ("A=('--ranks 2')\nx --fast --other y \"${A[@]}\"", "not-met", "ranks is 1"),
+        ('A=(--ranks 2) # it\'s\nx --fast "${A[@]}" "$@"', "met", "ranks is 2"),
+        ("set -- --fast\nx --ranks 2 $@", "untold", "fast is not in the file"),
+        ("x --ranks 2 ${NEVER[@]}", "not-met", "fast is off"),
+        ("bash y.sh --ranks 2", "untold", "fast is not in the file"),
+        ("read N <<< 4\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=2 y\nx --fast --ranks ${N:-1}", "not-met", "ranks is 1"),
     ],
 )
 def test_a_command_line(text: str, word: str, why: str, tmp_path: Path) -> None:
@@ -76,6 +97,26 @@ def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
     assert answer(a_defect(), found).word == "met"
 
 
+def test_a_variable_with_a_default_is_taken_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKS", "8")
+    found = settings(tmp_path, "x --fast --ranks ${RANKS:-1}")
+    assert answer(a_defect(), found).why == "ranks is 8 and fast is on"
+
+
+@pytest.mark.parametrize("name", ["/opt/lib/models/big/model.sh", "$HOME/models/big/model.sh"])
+def test_what_is_sourced_by_its_place_in_an_image_is_found_above_the_script(
+    name: str, tmp_path: Path
+) -> None:
+    model = tmp_path / "models/big/model.sh"
+    model.parent.mkdir(parents=True)
+    model.write_text("MORE=(--fast)\n")
+    (tmp_path / "runs").mkdir()
+    found = settings(tmp_path, f"source {name}\nx --ranks 2 ${{MORE[@]}}", "runs/run.sh")
+    assert answer(a_defect(), found).word == "met"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "word"),
     [
@@ -88,6 +129,8 @@ def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
         ("run.yaml", "defaults:\n- other\nranks: 2\n", "untold"),
         ("run.yaml", "- a.ranks=2\n- a.fast=true\n", "met"),
         ("run.yaml", "--ranks: 2\n--fast: true\n", "met"),
+        ("run.yaml", "TEST_TYPE: x\nMODEL_ARGS:\n  --ranks: 2\n  --fast: true\n", "met"),
+        ("run.json", '{"ranks": 2, "fast": true}', "met"),
         ("run.yaml", "common: &c {ranks: 2}\n<<: *c\nfast: true", "met"),
         ("run.yaml", "ranks: 2\nfast: true\nother: &o [1, [2, {b: *o}]]", "met"),
         ("run.yaml", "1: 2\nnull: 3\n2020-01-01: x\nranks: 2\nfast: true", "met"),
@@ -98,9 +141,9 @@ def test_other_ways_to_write_settings(name: str, text: str, word: str, tmp_path:
     assert answer(a_defect(), settings(tmp_path, text, name)).word == word
 
 
-def test_overrides_of_a_shell_script() -> None:
-    found = settings_file.words(
-        "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y $@"
+def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
+    found, _ = given_in(
+        tmp_path, "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y $@"
     )
     assert found == {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None, "a.f": "$Y"}
     assert isinstance(found["a.f"], Open)
@@ -204,6 +247,7 @@ def with_aliases(levels: int) -> str:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
+        ("run.sh", "x --ranks '2", "a quotation or a bracket in .* is not closed"),
         ("run.sh", "", "there are no settings"),
         ("run.sh", "echo hello\n", "there are no settings"),
         ("run.sh", "--unheard-of 1\n", "has no setting that overlay knows"),
@@ -258,8 +302,8 @@ class Config:
 """
     read = write(tmp_path, text).read
     dialect = DIALECT.replace(sources=("lib/core.py",), marks=("disable_bias",))
-    words = settings_file.words("--disable-bias --add-bias --bia")
-    found = recognise("run.sh", (words, ()), (dialect,), read)
+    given_ = given_in(tmp_path, "--disable-bias --add-bias --bia")
+    found = recognise("run.sh", given_, (dialect,), read)
     assert found.unknown() == {"bia": ""}
 
 
@@ -271,6 +315,6 @@ def test_beside_what_is_not_known_no_default_is(said: str, tmp_path: Path) -> No
         whole={"config": ("ours*",)},
     )
     text = f"python x.py job.fast=True --{said}"
-    given_ = settings_file.words(text.replace("--engine", "engine")), ()
+    given_ = given_in(tmp_path, text.replace("--engine", "engine"))
     found = recognise("run.sh", given_, (dialect,), write(tmp_path).read)
     assert answer(a_defect(), found).word == "untold"

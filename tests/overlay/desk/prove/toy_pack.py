@@ -61,7 +61,6 @@ KINDS = {
     "lacks": ("", ", before=('no_such_package',)"),
     "imports": ("import no_such_module", ""),
     "blind": ("return ''", ""),
-    "harmless": ("return ''", ", harmless='it is of speed alone'"),
     "undoes": ("", ", alike=lambda seed: 'another result than without the patch'"),
 }
 

@@ -1,0 +1,330 @@
+"""The commands of a shell script, as far as they are certain. The script is read and never run.
+
+Assignments, arrays, `$X`, `${X:-default}` and files beside the script are followed. What a branch adds to an
+array is there perhaps. Whatever else can change a variable makes it unknown, and `$X` stays as it is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from overlay.errors import SettingsError
+from overlay.model.record import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    #: A word of a command, and whether it stands there in any case.
+    Word = tuple[str, bool]
+
+_OPERATOR = re.compile(r"\d*(?:&>>?|>>|>&|<<<|<<-?|<&|<>|>\||[<>])(?!\()|;;&?|;&|&&|\|\||\|&|[;|&()\n]")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)$", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])(.*))?\})$", re.DOTALL)
+#: All words of an array, also as scripts write it that may not use one without any.
+_SPREAD = re.compile(r'"?\$\{(\w+)\[[@*]\](?:\+"?\$\{\1\[[@*]\]\}"?)?\}"?')
+#: Words that the script was given itself: none.
+_GIVEN = re.compile(r'"?\$(?:[@*]|\{[@*](?::\d+)?\})"?')
+#: Builtins that change the variables they name, and those that change them by an assignment alone.
+_SETTERS = (
+    "declare",
+    "for",
+    "getopts",
+    "let",
+    "local",
+    "mapfile",
+    "printf",
+    "read",
+    "readarray",
+    "set",
+    "unset",
+)
+_MARKERS = ("export", "readonly")
+_OPENERS = ("if", "do", "{")
+_CLOSERS = ("fi", "done", "}", "esac")
+_KEYWORDS = (*_OPENERS, *_CLOSERS, "!", "[[", "case", "elif", "else", "function", "then", "until", "while")
+#: In the place of a space that splits no word: one in quotes, and one in what is not known.
+_QUOTED, _UNKNOWN = "\1", "\2"
+#: Characters of a file: beyond them it is none of a job.
+_MOST_TEXT = 4 << 20
+
+
+def text_of(path: str) -> str:
+    """Return the text of a file with settings. Raises `SettingsError`."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:  # editors of Windows put a mark before the text
+            text = file.read(_MOST_TEXT + 1)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"the settings in {path} cannot be read: {error}") from error
+    if len(text) > _MOST_TEXT:
+        raise SettingsError(f"{path} has more than {_MOST_TEXT} characters, too many for a job")
+    return text
+
+
+def commands(path: str) -> tuple[list[list[Word]], list[str]]:
+    """Return the commands of a script by their words, and the files that it reads and are not there.
+
+    Raises `SettingsError`.
+    """
+    loose: set[str] = set()
+    for _ in range(2):  # what a loop or a function assigns is known after the first reading
+        script = _Script(loose)
+        try:
+            script.read(path)
+        except (IndexError, RecursionError):
+            raise SettingsError(f"a quotation or a bracket in {path} is not closed") from None
+    return script.commands, script.missing
+
+
+def _end(text: str, at: int, *, quoted: bool = False) -> int:
+    """Return where a quotation, an expansion, a bracket or else a character ends that begins at a place."""
+    opened = text[at : at + 2] if text[at : at + 2] in ("$(", "${") else text[at]
+    if opened == "$":
+        name = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]").match(text, at + 1)
+        return name.end() if name else at + 1
+    if opened not in ("$(", "${", '"', "`") and (quoted or opened not in "'("):
+        return at + 1 + (opened == "\\")
+    closing = {"(": ")", "{": "}"}.get(opened[-1], opened[-1])
+    at += len(opened)
+    while text[at] != closing:
+        if closing == ")" and text[at] == "#" and text[at - 1] in " \t\n(":
+            at = _line_end(text, at)
+        elif opened == "'" or (text[at] == "(" and closing != ")"):
+            at += 1
+        else:
+            at = _end(text, at, quoted=opened == '"' or (quoted and closing == "}"))
+    return at + 1
+
+
+def _line_end(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
+
+
+def _tokens(text: str) -> Iterator[tuple[bool, str]]:
+    """Yield the words of a script, as they are written, and its operators, which come with `True`."""
+    at = 0
+    ends: list[str] = []  # of the documents that begin in the next line
+    while at < len(text):
+        start, operator = at, _OPERATOR.match(text, at)
+        if text[at] in " \t" or text.startswith("\\\n", at):
+            at += 1 + (text[at] == "\\")
+        elif text[at] == "#":
+            at = _line_end(text, at)
+        elif operator is None or text.startswith("((", at):
+            at = _end(text, at + (operator is None and text[at] in "<>"))
+            while at < len(text) and (text[at] not in " \t\n;&|()<>" or text[at - 1 : at + 1] == "=("):
+                at = _end(text, at)
+            ends = [text[start:at].strip("'\"") if word == "" else word for word in ends]
+            yield False, text[start:at]
+        else:
+            at = operator.end()
+            if operator[0] in ("<<", "<<-"):
+                ends.append("")
+            if operator[0] == "\n":
+                for word in ends:
+                    closed = re.compile(rf"^\t*{re.escape(word)}$", re.MULTILINE).search(text, at)
+                    at = closed.end() if closed else len(text)
+                ends = []
+            yield True, operator[0]
+    yield True, "\n"
+
+
+def _pass(tokens: Iterator[tuple[bool, str]], *ends: tuple[bool, str]) -> tuple[bool, str] | None:
+    """Pass over tokens, and return the first of those that end them."""
+    return next((one for one in tokens if one in ends), None)
+
+
+class _Script:
+    """What is known of a script at one place of it."""
+
+    def __init__(self, loose: set[str]) -> None:
+        self.commands: list[list[Word]] = []
+        self.missing: list[str] = []
+        #: The files that are being read, the innermost last.
+        self._paths: list[str] = []
+        #: What is assigned at times that cannot be told.
+        self._loose = loose
+        self._known: dict[str, str | tuple[Word, ...] | None] = {}
+        #: Whether something that is not read may have set any variable.
+        self._foreign = False
+        #: What is open, by the words that open it; the body of a function by `function`.
+        self._within: list[str] = []
+        #: Whether a command before this one decides on it, or it runs in a shell of its own.
+        self._chained = False
+        self._ended = False
+        #: The command so far, and what stands before it.
+        self._words: list[str] = []
+        self._before = ""
+
+    def read(self, path: str) -> None:
+        """Follow a script, or a file that it reads."""
+        self._paths.append(path)
+        tokens = _tokens(text_of(path).replace("\r\n", "\n"))
+        for is_operator, text in tokens:
+            if self._ended:
+                break
+            if is_operator and re.search("[<>]", text):
+                next(tokens, None)
+            elif is_operator:
+                self._operate(text, tokens)
+            elif self._words or text not in _KEYWORDS:
+                self._words.append(text)
+            else:
+                self._open_or_close(text, tokens)
+        self._paths.pop()
+
+    def _operate(self, operator: str, tokens: Iterator[tuple[bool, str]]) -> None:
+        words, self._words = self._words, []
+        before = self._before
+        if operator == "(":
+            # After a name, those of a function.
+            self._before = "function" if len(words) == 1 else before
+            self._within += [] if self._before == "function" else ["("]
+            return
+        self._chained = before in ("&&", "||") or "|" in (before, operator)
+        if before != "function" and (words or operator != "\n"):
+            self._before = operator
+        if words:
+            self._statement(words)
+        if operator == ")" and before != "function":
+            del self._within[-1:]
+        if operator.startswith(";;"):
+            self._pass_pattern(tokens)
+
+    def _open_or_close(self, word: str, tokens: Iterator[tuple[bool, str]]) -> None:
+        if word == "[[":
+            _pass(tokens, (False, "]]"))
+        elif word == "case":
+            self._within.append(word)
+            self._pass_pattern(tokens)
+        elif word in _OPENERS:
+            self._within.append("function" if self._before == "function" else word)
+            self._before = word
+        elif word in _CLOSERS:
+            del self._within[-1:]
+        elif word == "function":
+            next(tokens, None)
+            self._before = word
+
+    def _pass_pattern(self, tokens: Iterator[tuple[bool, str]]) -> None:
+        """Pass over the pattern of a `case`, or its end."""
+        if _pass(tokens, (False, "esac"), (True, ")")) == (False, "esac"):
+            del self._within[-1:]
+
+    def _statement(self, words: list[str]) -> None:
+        name = words[0]
+        if all(map(_ASSIGNED.match, words)) or name in _SETTERS or name in _MARKERS:
+            for word in words:
+                if _ASSIGNED.match(word):
+                    self._assign(word)
+                elif name not in _MARKERS:
+                    self._loose.add(word)
+        elif name in ("source", "."):
+            self._source("".join(word for one in words[1:2] for word, _ in self._expanded(one)))
+        elif name == "exit":
+            self._ended = not self._within and not self._chained
+        elif name.startswith("(("):
+            self._loose.update(re.findall(r"[A-Za-z_]\w*", name))
+        else:
+            # What begins with a flag is a part of a command, and not of a script.
+            self._foreign = self._foreign or name == "eval" or name.startswith("-")
+            self._loose.update(self._known if name == "eval" else ())
+            while _ASSIGNED.match(words[0]):
+                words = words[1:]
+            self.commands.append([one for word in words for one in self._expanded(word)])
+
+    def _source(self, name: str) -> None:
+        """Read a file beside the script or in a folder above it.
+
+        The folder is often a variable, that of the script or of its checkout, or it is called as in an image.
+        """
+        tail = re.sub(r"^(\$(\{\w+\}|\w+|\(.*\)))?/", "", name)
+        above = list(Path(self._paths[-1]).absolute().parents)
+        # A name alone is that of other files, too.
+        tails = [tail] + [tail.split("/", cut)[-1] for cut in range(1, tail.count("/"))]
+        for one in tails if "$" not in tail else ():
+            for folder in above if "/" in one else above[:1]:
+                if (folder / one).is_file() and str(folder / one) not in self._paths:
+                    return self.read(str(folder / one))
+        self.missing.append(name)
+        self._foreign = True
+        self._loose.update(self._known)
+        return None
+
+    def _assign(self, word: str) -> None:
+        name, index, more, text = _ASSIGNED.match(word).groups()  # type: ignore[union-attr]
+        value: Any = None
+        if text.startswith("(") and not index:
+            inner = [one for operator, one in _tokens(text[1:-1]) if not operator]
+            value = tuple(one for part in inner for one in self._expanded(part))
+        elif not index:
+            value = self._text(text).replace(_QUOTED, " ")
+        sure = not self._within and not self._chained
+        perhaps = not sure and isinstance(value, tuple) and not {"do", "function"} & {*self._within}
+        old = self._value(name, () if isinstance(value, tuple) else "") if more or perhaps else None
+        if perhaps:
+            value = tuple((one, False) for one, _ in value)
+            old = old if more or not isinstance(old, tuple) else tuple((one, False) for one, _ in old)
+        if value is not None and (more or perhaps):
+            value = old + value if isinstance(old, type(value)) else None
+        if value is None or not (sure or perhaps or value == self._known.get(name)):
+            self._loose.add(name)
+        self._known[name] = value
+
+    def _value(self, name: str, unset: Any) -> Any:
+        """Return what a variable stands for, `None` if that cannot be told, `unset` if nothing sets it."""
+        if name in self._loose or "function" in self._within:
+            return None
+        return self._known.get(name, None if self._foreign else unset)
+
+    def _expanded(self, word: str) -> list[Word]:
+        """Return the words that the shell makes of one."""
+        spread = _SPREAD.fullmatch(word)
+        # An array that the script never makes is empty: the environment has none.
+        known = self._value(spread[1], ()) if spread else None
+        if isinstance(known, tuple) and word[0] == '"':
+            return list(known)
+        if isinstance(known, tuple):
+            return [(one, sure) for text, sure in known for one in ([text] if "$" in text else text.split())]
+        if _GIVEN.fullmatch(word) and "function" not in self._within and "--" not in self._loose:
+            return []  # unless there is a `set --`
+        text = self._text(word)
+        words = text.split() if text.strip() or not re.search("['\"]", word) else [text]
+        return [(one.replace(_QUOTED, " ").replace(_UNKNOWN, " "), True) for one in words]
+
+    def _text(self, word: str, *, quoted: bool = False) -> str:
+        """Return what a word stands for. What is not known stays as it is written."""
+        found, at = "", 0
+        while at < len(word):
+            end = _end(word, at, quoted=quoted)
+            part, at = word[at:end], end
+            if len(part) == 1:
+                found += _QUOTED if quoted and part.isspace() else part
+            elif part[0] in "$`":
+                said = self._variable(part, quoted=quoted)
+                space = _UNKNOWN if said is None else _QUOTED if quoted else r"\g<0>"
+                found += re.sub(r"\s", space, part if said is None else said)
+            elif part[0] == '"':
+                found += self._text(part[1:-1], quoted=True)
+            elif part[0] == "'":
+                found += re.sub(r"\s", _QUOTED, part[1:-1])
+            elif part[0] == "(":
+                found += part
+            else:
+                found += part if quoted and part[1] not in '$`"\\\n' else part[1:].strip("\n")
+        return found
+
+    def _variable(self, part: str, *, quoted: bool) -> str | None:
+        """Return the value of `$X`, `${X}` or `${X:-default}`; of anything else nothing is known."""
+        variable = _VARIABLE.match(part)
+        if variable is None:
+            return None
+        name, inner, sign, default = variable.groups()
+        value = self._value(name or inner, ())
+        value = os.environ.get(name or inner, value) if value == () else value
+        if value == () or (value == "" and sign and sign[0] == ":"):
+            return self._text(default, quoted=quoted) if sign else None
+        return value if isinstance(value, str) and not (sign and re.search("[$`]", value)) else None
