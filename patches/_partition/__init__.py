@@ -9,4 +9,10 @@ from overlay.patches._partition.balance import holds
 from overlay.patches._partition.capped import capped_partitions, fewest_parts
 from overlay.patches._partition.differencing import is_exact, karmarkar_karp
 
-__all__ = ["capped_partitions", "fewest_parts", "holds", "is_exact", "karmarkar_karp"]
+__all__ = [
+    "capped_partitions",
+    "fewest_parts",
+    "holds",
+    "is_exact",
+    "karmarkar_karp",
+]

@@ -25,9 +25,17 @@ def aligned(
     """Return an upstream's parts if they will hold the cap, else parts that do, already aligned.
 
     There are then as few as hold it, but not fewer than the upstream has: here they can be balanced. Where
-    these, rounded up to a multiple of `align`, are more than the samples, the upstream's parts stay: it would
-    stop the job. `count_costs` returns the operations of each sample, which are balanced; `expand` is the
-    upstream's function that cuts the largest parts in two, in place, until there are so many.
+    these, rounded up, are more than the samples, the upstream's parts stay: it would stop the job.
+
+    Args:
+        packed: The parts of an upstream, lists of indices.
+        lengths: Tokens of each sample.
+        cap: The most tokens in a part.
+        count_costs: Returns operations of each sample, which are balanced.
+        align: The number of parts becomes a multiple of this.
+        expand: The upstream's function that cuts the largest parts in two, in place, until there are so many.
+        effect: As from `split_effect`.
+
     """
     cut = [list(part) for part in packed]
     expand(cut, -(-len(cut) // align) * align, lengths)

@@ -10,11 +10,12 @@ from overlay.patches._partition.packing import (
     first_fit,
     first_fit_decreasing,
     least_parts,
+    worst_fit,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     Number = int | float
 
@@ -26,8 +27,17 @@ def fewest_parts(
 
     It then succeeds with every greater number too, up to that of the samples. Unless `at_least` is more, the
     result is no more than first fit needs, in the order of the samples or the longest first, nor than the
-    least number with which Karmarkar-Karp on the costs, or without them on the lengths, holds the cap by
-    itself. Raises `ValueError` for a negative length, a cap below 1, or not one cost for each sample.
+    least number with which Karmarkar-Karp on the costs holds the cap by itself.
+
+    Args:
+        lengths: Tokens of each sample.
+        cap: The most tokens in a part, at least 1.
+        at_least: The least number to return.
+        costs: What Karmarkar-Karp balances; without it, the lengths.
+
+    Raises:
+        ValueError: A negative length, a cap below 1, or not one cost for each sample.
+
     """
     costs = _checked(lengths, cap, costs)
     least, packed = max(least_parts(lengths, cap), 1), len(lengths)
@@ -56,10 +66,20 @@ def capped_partitions(
     costliest, nor less than the cheapest, of first fit's parts split in half, costliest first, until there
     are enough.
 
-    `parts` is `fewest_parts` or more, and no more than there are samples. A sample over the cap is alone.
-    `refused` gets the parts of Karmarkar-Karp if they do not hold the cap. What is returned are lists of
-    indices, each ascending and none empty, in descending order of (cost, number of samples, first sample).
-    Raises `ValueError` if no way was found, and for what `fewest_parts` refuses.
+    Args:
+        lengths: Tokens of each sample.
+        parts: How many parts: `fewest_parts` or more, and no more than there are samples.
+        cap: The most tokens in a part, at least 1. A sample over it is alone.
+        costs: What to balance; without it, the lengths.
+        refused: Gets the parts of Karmarkar-Karp if they do not hold the cap.
+
+    Returns:
+        `parts` lists of indices, each ascending and none empty, in descending order of (cost, number of
+        samples, first sample). Every index is in one of them.
+
+    Raises:
+        ValueError: No way was found, or what `fewest_parts` refuses.
+
     """
     costs = _checked(lengths, cap, costs)
     if not 1 <= parts <= len(lengths):
@@ -72,26 +92,45 @@ def capped_partitions(
         return [sorted(part) for part in balanced]
     if refused is not None:
         refused += balanced
-    found = split_largest(_start(lengths, parts, cap, costs), parts, costs)
-    level(found, lengths, cap, costs)
-    found = [sorted(part) for part in found]
-    return sorted(found, key=lambda part: (total(part, costs), len(part), part[0]), reverse=True)
-
-
-def _start(lengths: Sequence[int], parts: int, cap: int, costs: Sequence[Number]) -> list[list[int]]:
-    """Return the best partition to start from that holds the cap in `parts` parts or fewer."""
-    for pack in (first_fit, best_fit_decreasing, first_fit_decreasing):
-        packed = pack(lengths, cap)
-        if len(packed) <= parts:
-            return packed
-    for fewer in range(parts - 1, max(least_parts(lengths, cap), 1) - 1, -1):
-        balanced = karmarkar_karp(costs, fewer, equal_size=False)
-        if holds(balanced, lengths, cap):
-            return balanced
+    for start in _starts(lengths, parts, cap, costs):
+        found = split_largest(start, parts, costs)
+        level(found, lengths, cap, costs)
+        if costs is not lengths and (other := worst_fit(lengths, parts, cap, costs)) is not None:
+            found = _better(found, other, lengths, cap, costs)
+        found = [sorted(part) for part in found]
+        return sorted(found, key=lambda part: (total(part, costs), len(part), part[0]), reverse=True)
     raise ValueError(
         f"no way was found to put {len(lengths)} samples of {sum(lengths)} tokens into {parts} parts of at "
         f"most {cap} tokens: take {fewest_parts(lengths, cap, costs=costs)} parts, or a higher limit"
     )
+
+
+def _starts(
+    lengths: Sequence[int], parts: int, cap: int, costs: Sequence[Number]
+) -> Iterator[list[list[int]]]:
+    """Yield partitions that hold the cap in `parts` parts or fewer, the best to start from first."""
+    for pack in (first_fit, best_fit_decreasing, first_fit_decreasing):
+        packed = pack(lengths, cap)
+        if len(packed) <= parts:
+            yield packed
+    for fewer in range(parts - 1, max(least_parts(lengths, cap), 1) - 1, -1):
+        balanced = karmarkar_karp(costs, fewer, equal_size=False)
+        if holds(balanced, lengths, cap):
+            yield balanced
+
+
+def _better(
+    found: list[list[int]],
+    other: list[list[int]],
+    lengths: Sequence[int],
+    cap: int,
+    costs: Sequence[Number],
+) -> list[list[int]]:
+    """Return the other partitions, levelled, if neither their greatest cost nor their spread is greater."""
+    level(other, lengths, cap, costs)
+    totals, others = ([total(part, costs) for part in parts] for parts in (found, other))
+    no_worse = max(others) <= max(totals) and max(others) - min(others) <= max(totals) - min(totals)
+    return other if no_worse else found
 
 
 def _checked(lengths: Sequence[int], cap: int, costs: Sequence[Number] | None) -> Sequence[Number]:

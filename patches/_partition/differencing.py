@@ -47,9 +47,15 @@ def is_exact(values: Any) -> bool:
 def karmarkar_karp(values: Sequence[Number], parts: int, *, equal_size: bool) -> list[list[int]]:
     """Return what the upstreams' `karmarkar_karp` returns: partitions, their order and the order inside.
 
-    `values`, one for each sample, are such that `is_exact` is true. Parts beyond the number of samples come
-    out empty. Raises `AssertionError`, as upstream, if parts of equal size do not divide the samples, and
-    `ValueError` for no values or fewer than one part.
+    Args:
+        values: One number for each sample, of which `is_exact` is true.
+        parts: How many partitions. Those beyond the number of samples come out empty.
+        equal_size: Give each partition the same number of samples.
+
+    Raises:
+        AssertionError: `equal_size`, and the samples do not divide into `parts`, as upstream.
+        ValueError: No values, or fewer than one part.
+
     """
     count = len(values)
     if count == 0 or parts < 1:

@@ -1,12 +1,15 @@
 """Shares of equal number and about equal cost: Karmarkar-Karp, then swaps between the shares.
 
 With `equal_size` Karmarkar-Karp gives each share one of the k costliest samples, one of the next k, and so
-on: nothing makes up for the difference between the first k. A swap is not bound to that.
+on: nothing makes up for the difference between the first k. A swap is not bound to that. Where a single
+sample is above the mean of the shares, hundreds of swaps would only give it the cheapest for company. Dealt
+out, costliest first, the samples lie like that from the start.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from heapq import heappop, heapreplace
 
 from overlay.patches._partition.differencing import karmarkar_karp
 
@@ -19,9 +22,9 @@ if TYPE_CHECKING:
 
 #: The costliest share may be above the mean by one part in so many, and still be worth no swap.
 TOLERANCE = 1000
-#: How many samples may be looked at in search of swaps. With thousands of samples none of which is far above
-#: the rest, it takes a small part of it.
-LOOKS = 250_000
+#: From one start, how many samples may be looked at in search of swaps: with thousands of samples none of
+#: which is far above the rest, a tenth of it is.
+LOOKS = 100_000
 
 
 def is_even(top: int, total: int, shares: int) -> bool:
@@ -32,12 +35,42 @@ def is_even(top: int, total: int, shares: int) -> bool:
 def equal_shares(costs: Sequence[int], shares: int) -> list[list[int]]:
     """Return the indices of `costs` in shares of one size, the costliest as near the mean as swaps bring it.
 
-    Shares of Karmarkar-Karp within a thousandth of the mean stay, and the costliest share is never costlier
-    than its costliest. Costs are in any unit; the shares divide their number.
+    What Karmarkar-Karp returns is left alone if it is within a thousandth of the mean. The costliest share is
+    never costlier than its costliest. Costs are in any unit; the shares divide their number.
     """
-    ours = _Shares(costs, karmarkar_karp(costs, shares, equal_size=True))
-    ours.swap(sum(costs))
-    return [[index for _, index in part] for part in ours.ranked]
+    parts = karmarkar_karp(costs, shares, equal_size=True)
+    total = sum(costs)
+    if is_even(max(sum([costs[index] for index in part]) for part in parts), total, shares):
+        return parts
+    least = least_top(costs, shares)
+    ours, other = _Shares(costs, parts), _Shares(costs, dealt(costs, shares))
+    first, second = (ours, other) if is_even(least, total, shares) else (other, ours)
+    first.swap(total)
+    if not is_even(first.top(), max(total, shares * least), shares) or second.top() < first.top():
+        second.swap(total)
+    best = ours if ours.top() <= other.top() or is_even(ours.top(), total, shares) else other
+    return [[index for _, index in part] for part in best.ranked]
+
+
+def least_top(costs: Sequence[int], shares: int) -> int:
+    """Return what the costliest of equal shares costs at least: the mean, or the costliest sample's share."""
+    ranked = sorted(costs)
+    return max(-(-sum(costs) // shares), ranked[-1] + sum(ranked[: len(ranked) // shares - 1]))
+
+
+def dealt(costs: Sequence[int], shares: int) -> list[list[int]]:
+    """Deal the samples out, the costliest first, each to the cheapest of the shares that are not full."""
+    size = len(costs) // shares
+    parts: list[list[int]] = [[] for _ in range(shares)]
+    heap = [(0, share) for share in range(shares)]
+    for index in sorted(range(len(costs)), key=lambda index: (-costs[index], index)):
+        load, share = heap[0]
+        parts[share].append(index)
+        if len(parts[share]) == size:
+            heappop(heap)
+        else:
+            heapreplace(heap, (load + costs[index], share))
+    return parts
 
 
 class _Shares:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from heapq import heappop, heappush, heapreplace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    Number = int | float
 
 #: Bounds that are tried. Each takes a pass over the samples, and more of them rarely help.
 _GRAINS = 10
@@ -68,6 +70,37 @@ def best_fit_decreasing(lengths: Sequence[int], cap: int) -> list[list[int]]:
         parts[part].append(index)
         insort(rooms, (room - length) * count + part)
     return parts
+
+
+def worst_fit(
+    lengths: Sequence[int], parts: int, cap: int, costs: Sequence[Number]
+) -> list[list[int]] | None:
+    """Put each sample, costliest first, into the cheapest part with room; `None` if there is none for one."""
+    partitions: list[list[int]] = [[] for _ in range(parts)]
+    rooms = [cap] * parts
+    heap: list[tuple[Number, int, int]] = [(0, 0, place) for place in range(parts)]
+    shortest = min(lengths, default=0)
+    #: Parts without room for the last sample, those with the most room first. Samples mostly get shorter, so
+    #: that what is laid aside is looked at again only when it has room.
+    aside: list[tuple[int, tuple[Number, int, int]]] = []
+    # What must be alone goes first, while there are empty parts.
+    for index in sorted(range(len(lengths)), key=lambda index: (lengths[index] <= cap, -costs[index], index)):
+        length = min(lengths[index], cap)
+        while aside and -aside[0][0] >= length:
+            heappush(heap, heappop(aside)[1])
+        while heap and rooms[heap[0][-1]] < length:
+            entry = heappop(heap)
+            heappush(aside, (-rooms[entry[-1]], entry))
+        if not heap:
+            return None
+        cost, number, place = heap[0]
+        rooms[place] -= lengths[index]
+        partitions[place].append(index)
+        if rooms[place] >= shortest:
+            heapreplace(heap, (cost + costs[index], number + 1, place))
+        else:
+            heappop(heap)
+    return partitions
 
 
 def least_parts(lengths: Sequence[int], cap: int) -> int:

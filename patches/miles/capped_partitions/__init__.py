@@ -65,7 +65,6 @@ def make_split(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="miles.capped-partitions",
-    revision=2,
     summary="No micro-batch over max_tokens_per_gpu with --balance-by-flops, and all of them balanced",
     why="With --balance-by-flops, miles balances samples over micro-batches by their operations and without "
     "regard to max_tokens_per_gpu: a micro-batch over the budget runs out of memory some steps into a run. "

@@ -126,7 +126,6 @@ _BEFORE_0_3 = (
 
 PATCH = Patch(
     id="slime.capped-partitions",
-    revision=2,
     summary="No micro-batch over max_tokens_per_gpu, and all of them balanced",
     why="With use_dynamic_batch_size, slime balances samples over micro-batches without regard to "
     "max_tokens_per_gpu, and a micro-batch over the budget runs out of memory some steps into a run. "

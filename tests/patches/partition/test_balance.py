@@ -9,7 +9,7 @@ from partition_cases import drawing, drawn_costs, drawn_lengths, grown, naive_fi
 
 from overlay.patches._partition import capped_partitions, holds, karmarkar_karp
 from overlay.patches._partition.balance import exchange, halves, split_largest
-from overlay.patches._partition.level import level
+from overlay.patches._partition.level import closer, level
 from overlay.patches._partition.packing import first_fit
 
 
@@ -53,6 +53,26 @@ def test_an_exchange_is_the_best_there_is() -> None:
         assert abs(one - two) == closest(low, high, costs), (low, high, costs)
         changed += found != (low, high)
     assert changed > 500
+
+
+def test_what_cannot_bring_two_parts_closer_is_known_before() -> None:
+    draw = drawing("closer")
+    helped = 0
+    for _ in range(2000):
+        costs = [draw.randint(0, draw.choice([2, 10, 1000, 10**30])) for _ in range(draw.randint(3, 14))]
+        cut = draw.randint(1, len(costs) - 2)
+        low, high = sorted(
+            (list(range(cut)), list(range(cut, len(costs)))), key=lambda part: totals([part], costs)
+        )
+        gap = totals([high], costs)[0] - totals([low], costs)[0]
+        if len(high) == 1 or gap == 0:
+            continue
+        ways = [totals([*way], costs) for way in (exchange(low, high, costs), halves(low + high, costs))]
+        helps = any(abs(one - two) < gap for one, two in ways)
+        rising: list[Any] = [sorted(costs[index] for index in part) for part in (low, high)]
+        assert closer(rising[0], rising[1], gap) is helps, (low, high, costs)
+        helped += helps
+    assert 500 < helped < 1900
 
 
 def test_levelling_only_ever_brings_closer() -> None:

@@ -9,12 +9,15 @@ import pytest
 from partition_cases import drawing, drawn_costs, drawn_lengths, grown, naive_first_fit, totals
 
 from overlay.patches._partition import (
+    capped,
     capped_partitions,
     fewest_parts,
     holds,
     karmarkar_karp,
 )
-from overlay.patches._partition.packing import first_fit, first_fit_decreasing, least_parts
+from overlay.patches._partition.balance import split_largest
+from overlay.patches._partition.level import level
+from overlay.patches._partition.packing import first_fit, first_fit_decreasing, least_parts, worst_fit
 
 
 def over(parts: list[list[int]], lengths: list[int], cap: int) -> list[list[int]]:
@@ -110,6 +113,21 @@ def test_karmarkar_karp_holds_the_cap_where_packing_does_not(lengths: list[int])
     check(lengths, 3, 10)
 
 
+def test_a_number_above_one_that_karmarkar_karp_holds_is_found_where_packing_needs_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No drawn lengths ever got here, so what packs is made to need a part for each sample."""
+    for pack in ("first_fit", "best_fit_decreasing", "first_fit_decreasing"):
+        monkeypatch.setattr(capped, pack, lambda lengths, cap: [[index] for index in range(len(lengths))])
+    lengths, costs = [5, 2, 7, 4], [8, 9, 4, 6]
+    assert not holds(karmarkar_karp(costs, 3, equal_size=False), lengths, 10)
+    assert [fewest_parts(lengths, 10, at_least=least, costs=costs) for least in (1, 2, 3, 4)] == [2, 2, 3, 4]
+    found = capped_partitions(lengths, 3, 10, costs=costs)
+    assert holds(found, lengths, 10)
+    assert sorted(itertools.chain(*found)) == [0, 1, 2, 3]
+    assert all(found)
+
+
 @pytest.mark.nightly("the same properties, of more samples", count=(65_536,))
 @pytest.mark.parametrize("count", [2048, 65_536])
 def test_properties_at_the_sizes_of_a_step(count: int) -> None:
@@ -133,6 +151,24 @@ def test_properties_at_the_sizes_of_a_step(count: int) -> None:
             assert holds(found, lengths, cap)
             # Another rank, whose list is another object.
             assert capped_partitions(tuple(lengths), parts, cap, costs=costs) == found
+
+
+def test_flops_are_closer_together_than_first_fit_alone_leaves_them() -> None:
+    draw = drawing("flops")
+    for _ in range(3):
+        lengths = [max(1, min(16384, int(draw.lognormvariate(7.5, 1)))) for _ in range(1024)]
+        costs = [24576 * length + length**2 for length in lengths]
+        needed = len(first_fit(lengths, 16384))
+        first = split_largest(naive_first_fit(lengths, 16384), needed, costs)
+        level(first, lengths, 16384, costs)
+        worst = worst_fit(lengths, needed, 16384, costs)
+        starts = [first]
+        if worst is not None:  # with so few parts it may find no room for the last ones
+            level(worst, lengths, 16384, costs)
+            starts.append(worst)
+        best = min(max(sums) - min(sums) for sums in (totals(start, costs) for start in starts))
+        sums = totals(check(lengths, needed, 16384, costs), costs)
+        assert max(sums) - min(sums) == best
 
 
 def test_costs_are_balanced_where_the_cap_allows() -> None:

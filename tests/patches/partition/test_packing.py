@@ -13,6 +13,7 @@ from overlay.patches._partition.packing import (
     first_fit,
     first_fit_decreasing,
     least_parts,
+    worst_fit,
 )
 
 
@@ -70,18 +71,37 @@ def test_bound(lengths: list[int], cap: int, least: int) -> None:
 @pytest.mark.parametrize(("most", "cases"), [(12, 1500), (60, 300)])
 def test_packing_holds_the_cap_and_every_sample(most: int, cases: int) -> None:
     draw = drawing(f"packing/{most}")
+    worst = 0
     for _ in range(cases):
         lengths, cap = drawn_lengths(draw, most)
         fitted = first_fit(lengths, cap)
         assert fitted == naive_first_fit(lengths, cap)
+        costs = [draw.randint(0, 50) for _ in lengths]
+        spread = worst_fit(lengths, len(fitted), cap, costs)
+        worst += spread is not None
         best, longest_first = best_fit_decreasing(lengths, cap), first_fit_decreasing(lengths, cap)
+        assert best == naive_best_fit(lengths, cap), (lengths, cap)
         order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
         in_order = naive_first_fit([lengths[index] for index in order], cap)
         assert longest_first == [[order[place] for place in part] for part in in_order], (lengths, cap)
-        for parts in (fitted, best, longest_first):
+        for parts in (fitted, best, longest_first, spread or fitted):
             assert all(parts)
             assert holds(parts, lengths, cap), (lengths, cap)
             assert sorted(itertools.chain(*parts)) == list(range(len(lengths)))
+    assert worst > cases / 3
+
+
+def naive_best_fit(lengths: list[int], cap: int) -> list[list[int]]:
+    """Best fit, longest first, by looking at every part for every sample."""
+    parts: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        rooms = [(cap - sum(lengths[one] for one in part), place) for place, part in enumerate(parts)]
+        fitting = [pair for pair in rooms if pair[0] >= lengths[index]]
+        if fitting:
+            parts[min(fitting)[1]].append(index)
+        else:
+            parts.append([index])
+    return parts
 
 
 def test_first_fit_longest_first_may_need_fewer_parts_than_all_others() -> None:
@@ -94,3 +114,47 @@ def test_first_fit_longest_first_may_need_fewer_parts_than_all_others() -> None:
 
 def test_best_fit_takes_the_least_room_that_is_enough() -> None:
     assert totals(best_fit_decreasing([7, 6, 3, 4], 10), [7, 6, 3, 4]) == [10, 10]
+
+
+def test_worst_fit_takes_the_cheapest_part_with_room() -> None:
+    # By cost: 9 and 5 open the parts, 4 joins the 5, and 1 has room beside the 9 alone.
+    assert worst_fit([2, 5, 4, 1], 2, 9, [9, 5, 4, 1]) == [[0, 3], [1, 2]]
+    assert worst_fit([5, 5], 1, 10, [1, 1]) == [[0, 1]]
+    assert worst_fit([5, 6], 1, 10, [1, 1]) is None
+    # The long one must be alone, whatever it costs.
+    assert worst_fit([3, 30, 3], 2, 10, [5, 0, 5]) == [[1], [0, 2]]
+    assert worst_fit([0, 0], 2, 10, [0, 0]) == [[0], [1]]
+
+
+def naive_worst_fit(lengths: list[int], parts: int, cap: int, costs: list[int]) -> list[list[int]] | None:
+    """Worst fit by looking at every part for every sample."""
+    partitions: list[list[int]] = [[] for _ in range(parts)]
+    for index in sorted(range(len(lengths)), key=lambda index: (lengths[index] <= cap, -costs[index], index)):
+        fitting = [
+            place
+            for place, part in enumerate(partitions)
+            if (sum(lengths[one] for one in part) + lengths[index] <= cap if part else True)
+            and not any(lengths[one] > cap for one in part)
+        ]
+        if not fitting:
+            return None
+        totals_and_numbers = [
+            (sum(costs[one] for one in partitions[place]), len(partitions[place]), place) for place in fitting
+        ]
+        partitions[min(totals_and_numbers)[-1]].append(index)
+    return partitions
+
+
+def test_worst_fit_is_that_of_looking_at_every_part() -> None:
+    draw = drawing("worst fit")
+    there = 0
+    for _ in range(1500):
+        lengths, cap = drawn_lengths(draw, 25)
+        costs = draw.choice(
+            [lengths, [length**2 for length in lengths], [draw.randint(0, 9) for _ in lengths]]
+        )
+        parts = draw.randint(1, len(lengths))
+        found = worst_fit(lengths, parts, cap, costs)
+        assert found == naive_worst_fit(lengths, parts, cap, costs), (lengths, parts, cap, costs)
+        there += found is not None
+    assert there > 300
