@@ -55,7 +55,8 @@ mkdir -p bin dev lib lib64 usr/lib old proc root tmp tree
 cp -r "$PROGRAMS/." bin
 cp -r "$TREE/." tree
 for folder in lib lib64 usr/lib; do
-  mount --rbind "/$folder" "$folder"
+  mount --bind "/$folder" "$folder"
+  mount -o remount,bind,ro "$folder"
 done
 touch dev/null
 mount --bind /dev/null dev/null
@@ -75,7 +76,7 @@ while read -r script; do
     [ -n "$missing" ] || break
     given+=("$missing=given")
   done
-  cat /tmp/started;
+  cat /tmp/started
   printf '\2'
 done
 """
@@ -103,6 +104,8 @@ def command_lines(tree: Path, scripts: Sequence[str]) -> dict[str, list[list[str
         for name in (*_REAL, "timeout"):
             if found := shutil.which(name):
                 shutil.copy(found, programs / (f".{name}" if name == "timeout" else name))
+        if shutil.which("unshare") is None:
+            raise NoNamespaceError("scripts are run in namespaces of their own only, and there is no unshare")
         done = subprocess.run(
             [*_NAMESPACES, "bash", "-c", _ENTER],
             input="".join(f"{script}\n" for script in scripts).encode(),

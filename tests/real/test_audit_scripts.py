@@ -8,7 +8,7 @@ import pytest
 
 from overlay.source.source import InstalledTree
 from records import scripts
-from records._script_runs import NoNamespaceError
+from records._script_runs import NoNamespaceError, command_lines
 from sources.git_sources import FetchError
 
 if TYPE_CHECKING:
@@ -51,6 +51,26 @@ def test_a_script_and_its_command_line_agree(tmp_path: Path) -> None:
     assert refused == []
     assert [one for one in found if one.wrong] == []
     assert sum(one.decided and one.said.word != "untold" for one in found) > len(found) / 3
+
+
+def test_nothing_of_a_script_is_let_out(tmp_path: Path) -> None:
+    """It sees no file, process or network of this machine, and writes to none."""
+    (tmp_path / "tree").mkdir()
+    tries = (
+        f"[ -e {tmp_path} ]",
+        "[ -e /old/etc ]",
+        "touch /lib/x",
+        ": < /dev/tcp/127.0.0.1/22",
+        "kill -0 1",
+    )
+    text = "".join(f"{one} && python3 '{one}'\n" for one in tries)
+    (tmp_path / "tree/x.sh").write_text(f"touch {tmp_path}/out\n{text}python3 ends\n")
+    try:
+        lines = command_lines(tmp_path / "tree", ["x.sh"])["x.sh"]
+    except NoNamespaceError as error:
+        pytest.skip(str(error))
+    assert lines == [["python3", "kill -0 1"], ["python3", "ends"]]  # it is a stand-in that succeeds
+    assert [path.name for path in tmp_path.iterdir()] == ["tree"]
 
 
 @pytest.mark.nightly("a few scripts stand for them by day")

@@ -71,10 +71,12 @@ class Settings(Record):
 
     def _defaults(self, key: str, aside: tuple[str, ...]) -> list[tuple[str, Any, str]]:
         """Return the defaults of the options that a key means and the file leaves out, alike ones once."""
+        tail = key.rpartition("*")[2]
         found = {
             full: Open("not") if self.elsewhere else one
             for full, one in self.options.items()
-            if not isinstance(one, Open) and full not in self.values and means(full, key, aside)
+            if full.endswith(tail) and means(full, key, aside)
+            if not isinstance(one, Open) and full not in self.values
         }
         alike = {repr(one): (full, one, DEFAULT) for full, one in reversed(found.items())}
         return list(alike.values())

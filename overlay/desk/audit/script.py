@@ -132,6 +132,11 @@ def _tokens(text: str) -> Iterator[tuple[bool, str]]:
     yield True, "\n"
 
 
+def _pass(tokens: Iterator[tuple[bool, str]], *ends: tuple[bool, str]) -> tuple[bool, str] | None:
+    """Pass over tokens, and return the first of those that end them."""
+    return next((one for one in tokens if one in ends), None)
+
+
 class _Script:
     """What is known of a script at one place of it."""
 
@@ -185,14 +190,13 @@ class _Script:
         if words:
             self._statement(words)
         if operator == ")" and before != "function":
-            self._leave()
+            del self._within[-1:]
         if operator.startswith(";;"):
             self._pass_pattern(tokens)
 
     def _open_or_close(self, word: str, tokens: Iterator[tuple[bool, str]]) -> None:
         if word == "[[":
-            while next(tokens, (False, "]]")) != (False, "]]"):
-                pass
+            _pass(tokens, (False, "]]"))
         elif word == "case":
             self._within.append(word)
             self._pass_pattern(tokens)
@@ -200,22 +204,15 @@ class _Script:
             self._within.append("function" if self._before == "function" else word)
             self._before = word
         elif word in _CLOSERS:
-            self._leave()
+            del self._within[-1:]
         elif word == "function":
             next(tokens, None)
             self._before = word
 
     def _pass_pattern(self, tokens: Iterator[tuple[bool, str]]) -> None:
         """Pass over the pattern of a `case`, or its end."""
-        for one in tokens:
-            if one == (False, "esac"):
-                self._leave()
-            if one in ((False, "esac"), (True, ")")):
-                return
-
-    def _leave(self) -> None:
-        if self._within:
-            self._within.pop()
+        if _pass(tokens, (False, "esac"), (True, ")")) == (False, "esac"):
+            del self._within[-1:]
 
     def _statement(self, words: list[str]) -> None:
         name = words[0]
@@ -288,8 +285,10 @@ class _Script:
         spread = _SPREAD.fullmatch(word)
         # An array that the script never makes is empty: the environment has none.
         known = self._value(spread[1], ()) if spread else None
-        if isinstance(known, tuple):
+        if isinstance(known, tuple) and word[0] == '"':
             return list(known)
+        if isinstance(known, tuple):
+            return [(one, sure) for text, sure in known for one in ([text] if "$" in text else text.split())]
         if _GIVEN.fullmatch(word) and "function" not in self._within and "--" not in self._loose:
             return []  # unless there is a `set --`
         text = self._text(word)

@@ -23,7 +23,7 @@ _OVERRIDE = re.compile(
     r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|[a-z]\w*@\w[\w.]*|(?:model_)?engine)=(.*)$", re.DOTALL
 )
 #: Words in the place of which there may be settings, and those of an array, which are no value of a flag.
-_UNTOLD = re.compile(r"\$(?:\w+|\{[^{}]*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
+_UNTOLD = re.compile(r"\$(?:[\w@*]+|\{[^{}]*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
 _SPREAD = re.compile(r"\$\{\w+\[[@*]")
 #: Settings in a file: beyond them it is none of a job.
 _MOST_SETTINGS = 20_000

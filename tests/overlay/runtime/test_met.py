@@ -110,7 +110,12 @@ def test_of_a_list_one_member_is_enough(monkeypatch: pytest.MonkeyPatch) -> None
     # Megatron's own arguments have a list of losses, and one of their coefficients.
     given = {"moe_router_load_balancing_type": ["aux_loss", "seq_aux_loss"], "moe_aux_loss_coeff": [0, 0.1]}
     seen: list[Any] = []
-    monkeypatch.setattr(met, "find", lambda _engine, _dialect, parts: seen.extend(parts) or ())
+
+    def find(_engine: Engine, _dialect: Dialect, parts: list[Any]) -> tuple[Met, ...]:
+        seen.extend(parts)
+        return ()
+
+    monkeypatch.setattr(met, "find", find)
     met.meet(Engine(dict), FLAGS, [given])
     losses = DEFECTS["megatron.seq-aux-loss-micro-batch-scale"].when[0]
     asked = tuple(one for one in losses if isinstance(one, Setting) and one.key in given)

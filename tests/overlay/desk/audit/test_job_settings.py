@@ -67,6 +67,21 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("N=1\nif true; then\n  N=2\nfi\nx --fast --ranks $N", "untold", "ranks is $N"),
         ("N=1\nN=$((N*2))\nx --fast --ranks $N", "untold", "ranks is $((N*2))"),
         ("--ranks 1 2 --fast", "met", "ranks is 1 2"),
+        ("f() {\n  N=2\n}\nN=1\nf\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\nwhile true; do N=2; done\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\n[ -z $M ] && N=2\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("case $M in a|b) N=1 ;; *) N=2\nesac\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("cat <<E > f\nx --ranks 1 don't\nE\nx --fast --ranks 2", "met", "ranks is 2"),
+        ("x --fast --ranks 2\nexit 0\nx --fast --ranks 1", "met", "ranks is 2"),
+        ("x --fast --ranks 2\nx --fast --ranks 1", "untold", "in one command of several"),
+        ("A=('--ranks 2')\nx --fast ${A[@]}", "met", "ranks is 2"),
+        ("A=('--ranks 2')\nx --fast --other y \"${A[@]}\"", "not-met", "ranks is 1"),
+        ('A=(--ranks 2) # it\'s\nx --fast "${A[@]}" "$@"', "met", "ranks is 2"),
+        ("set -- --fast\nx --ranks 2 $@", "untold", "fast is not in the file"),
+        ("x --ranks 2 ${NEVER[@]}", "not-met", "fast is off"),
+        ("bash y.sh --ranks 2", "untold", "fast is not in the file"),
+        ("read N <<< 4\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=2 y\nx --fast --ranks ${N:-1}", "not-met", "ranks is 1"),
     ],
 )
 def test_a_command_line(text: str, word: str, why: str, tmp_path: Path) -> None:
@@ -79,6 +94,26 @@ def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
     (tmp_path / "model.sh").write_text("MORE=(--fast)\n")
     found = settings(tmp_path, 'source "${HERE}/model.sh"\npython x.py --ranks 2 ${MORE[@]}')
     assert found.elsewhere == ()
+    assert answer(a_defect(), found).word == "met"
+
+
+def test_a_variable_with_a_default_is_taken_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKS", "8")
+    found = settings(tmp_path, "x --fast --ranks ${RANKS:-1}")
+    assert answer(a_defect(), found).why == "ranks is 8 and fast is on"
+
+
+@pytest.mark.parametrize("name", ["/opt/lib/models/big/model.sh", "$HOME/models/big/model.sh"])
+def test_what_is_sourced_by_its_place_in_an_image_is_found_above_the_script(
+    name: str, tmp_path: Path
+) -> None:
+    model = tmp_path / "models/big/model.sh"
+    model.parent.mkdir(parents=True)
+    model.write_text("MORE=(--fast)\n")
+    (tmp_path / "runs").mkdir()
+    found = settings(tmp_path, f"source {name}\nx --ranks 2 ${{MORE[@]}}", "runs/run.sh")
     assert answer(a_defect(), found).word == "met"
 
 
@@ -212,6 +247,7 @@ def with_aliases(levels: int) -> str:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
+        ("run.sh", "x --ranks '2", "a quotation or a bracket in .* is not closed"),
         ("run.sh", "", "there are no settings"),
         ("run.sh", "echo hello\n", "there are no settings"),
         ("run.sh", "--unheard-of 1\n", "has no setting that overlay knows"),
