@@ -113,10 +113,10 @@ def replacements() -> list[tuple[Any, str, object]]:
         "default_generators": _Generators((torch.default_generator,)),
         "_lazy_call": _at_once,
         "_lazy_init": _nothing,
-        "mem_get_info": _plenty,
-        "get_device_properties": _properties,
-        "get_device_capability": _capability,
-        "get_device_name": _name,
+        "mem_get_info": lambda _device=None: (MEMORY, MEMORY),
+        "get_device_properties": lambda _device=None: Properties(),
+        "get_device_capability": lambda _device=None: (Properties.major, Properties.minor),
+        "get_device_name": lambda _device=None: Properties.name,
         **dict.fromkeys(quiet, _nothing),
         **dict.fromkeys(unknown, _no_bytes),
         **_random_state(),
@@ -187,26 +187,6 @@ def _no(*_args: object, **_kwargs: object) -> bool:
 def _no_bytes(*_args: object, **_kwargs: object) -> int:
     """Return 0: the bytes that were allocated on a device that is not there."""
     return 0
-
-
-def _plenty(_device: object = None) -> tuple[int, int]:
-    """Return the bytes that are free, and all that there are."""
-    return MEMORY, MEMORY
-
-
-def _properties(_device: object = None) -> Properties:
-    """Return what is said of the device, whichever is meant."""
-    return Properties()
-
-
-def _capability(_device: object = None) -> tuple[int, int]:
-    """Return the version of what it can do."""
-    return Properties.major, Properties.minor
-
-
-def _name(_device: object = None) -> str:
-    """Return what it is called."""
-    return Properties.name
 
 
 def _nothing(*_args: object, **_kwargs: object) -> None:
