@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     #: What became of one run of a contract, one of `OUTCOMES`, and what was said of it.
     Outcome = tuple[str, str]
 
-#: What is said of a patch: upstream alone fails its contract, and the patch keeps it; upstream did not fail it;
-#: the patch fails it; it was not run.
+#: What is said of a patch: upstream alone fails its contract, and the patch keeps it; upstream did not fail
+#: it; the patch fails it; it was not run.
 PROVEN, UNSHOWN, FAILS, _ = VERDICTS = ("proven", "not shown", "FAILS", NOT_RUN)
 #: Seeds that a contract is run with before a row is written.
 SEEDS = 3
