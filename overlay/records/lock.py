@@ -1,7 +1,7 @@
 """Locks: what is decided in one environment, frozen, so that a later process can be held to it.
 
-A lock is plain data that ends with a digest of the rest. Two locks are compared as facts: a name that a person
-can read, and a value.
+A lock is plain data that ends with a digest of the rest. Two locks are compared as facts: a name that a
+person can read, and a value.
 """
 
 from __future__ import annotations
