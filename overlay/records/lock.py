@@ -130,7 +130,7 @@ def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
 
 
 def compare(one: Mapping[str, str], other: Mapping[str, str], words: Sequence[str] = HELD) -> list[str]:
-    """Return in what the facts of two locks differ: a line for each, and one for patches that only one has."""
+    """Return how the facts of two locks differ: a line for each, and one for patches that only one has."""
     was, now, *sides = words
     names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
     lines = []
