@@ -10,7 +10,7 @@ from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches._rebound import rebound
 
 _SITE = "slime.backends.megatron_utils.loss:policy_loss_function"
-_LOSS = ["slime.backends.megatron_utils.loss:compute_policy_loss", "slime.utils.ppo_utils:compute_policy_loss"]
+_ON = ["slime.backends.megatron_utils.loss:compute_policy_loss", "slime.utils.ppo_utils:compute_policy_loss"]
 EFFECT = effect(__name__, "micro-batch", did="bounded the loss of", always=True)
 
 
@@ -41,5 +41,5 @@ PATCH = Patch(
     met="--eps-clip-c above 1 on Megatron, but for --advantage-estimator cispo.",
     upstream=("THUDM/slime#2247",),
     evidence="slime's commit 78156c5 (after 0.3.1) does the same; loss and gradient are those of float64.",
-    targets=one_target(SLIME, variant("0.1 to 0.3", replaced(_SITE, make_policy_loss), *_LOSS)),
+    targets=one_target(SLIME, variant("0.1 to 0.3", replaced(_SITE, make_policy_loss), *_ON)),
 )
