@@ -11,6 +11,7 @@ import os
 import random
 from typing import TYPE_CHECKING, Any
 
+import torch
 from verl.utils import megatron_utils
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import sft_loss
@@ -20,8 +21,6 @@ from overlay.compat.cuda_on_cpu import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import torch
 
 
 def seed() -> int:
@@ -106,6 +105,7 @@ def judged(
     return {
         "error": error,
         "worst": worst(gradients, reference),
+        "turned": turned(gradients, reference),
         "seen": seen,
         "source": source,
         "loss": loss,
@@ -124,6 +124,13 @@ def worst(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
         for name, value in want.items()
         if value.norm() > 1e-6 * whole
     )
+
+
+def turned(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
+    """Return how far the directions are apart, whatever the sizes: |g/|g| - g_ref/|g_ref||."""
+    one = torch.cat([got[name].double().flatten() for name in want])
+    other = torch.cat([value.double().flatten() for value in want.values()])
+    return float((one / one.norm() - other / other.norm()).norm())
 
 
 def run_outputs(

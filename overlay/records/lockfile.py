@@ -43,6 +43,7 @@ def read(path: str) -> Lock:
         whole = with_digest(lock)["digest"] == lock["digest"]
         ids = [patch["id"] for patch in lock["patch"]]
         plain = _is_plain({**lock, "format": ""}) and len({*ids}) == len(ids) and bool(facts(lock))
+        plain = plain and all(isinstance(patch["verdict"], str) for patch in lock["patch"])
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise LockError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     if not plain:

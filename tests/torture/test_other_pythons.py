@@ -71,9 +71,7 @@ from overlay.runtime.engine import Engine
 
 patch = write_upstream(Path(sys.argv[1]))
 sys.path.insert(0, sys.argv[1])
-Engine.configuration = lambda self: dict(  # what tells it is not among the packages
-    overlay="1", python="3", versions={}, selected=1, strict=False, pin="", digest="0"
-)
+Engine.configuration = lambda self: "configuration: none"  # what tells it is not among the packages
 engine = Engine(lambda: {patch.id: patch}, speaks=True, table=tables())
 engine.enable()
 import fakeup.core
