@@ -113,7 +113,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     parser.set_defaults(command=_cockpit, parser=parser, choices=choices.choices)
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
-        sub = choices.add_parser(name, help=text, description=text)
+        sub = choices.add_parser(name, help=text, description=text, allow_abbrev=False)
         what = "print JSON instead of a table"
         sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=what)
         sub.set_defaults(command=command, parser=sub)

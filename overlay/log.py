@@ -98,9 +98,9 @@ def _write(level: str, message: str) -> None:
 def _stderr_handler() -> logging.Handler:
     import logging
 
-    class StandardError(logging.StreamHandler):
+    class StandardError(logging.StreamHandler):  # type: ignore[type-arg]
         """Writes to whatever `sys.stderr` is at the time, as redirections and captures expect."""
 
-        stream = property(lambda _: sys.stderr, lambda *_: None)  # type: ignore[assignment]
+        stream = property(lambda _: sys.stderr, lambda *_: None)
 
     return StandardError()

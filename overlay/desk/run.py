@@ -40,6 +40,7 @@ def add(commands: Any) -> None:
         description=text,
         epilog=_EPILOG,
         usage="overlay run [--patches SELECTION] [--strict] [--pin LOCK] COMMAND ...",
+        allow_abbrev=False,
     )
     add_selection(run, "sets OVERLAY_PATCHES")
     run.add_argument("--strict", action="store_true", help="sets OVERLAY_STRICT")
@@ -52,8 +53,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the options of `overlay run`, and the command: the first word that is none, and all after it."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
-        # An option may be shortened.
-        at += 2 if any(name.startswith(words[at]) for name in _WITH_VALUE) else 1
+        at += 2 if words[at] in _WITH_VALUE else 1
     command = at + 1 if words[at : at + 1] == ["--"] else at
     return list(words[:at]), list(words[command:])
 
@@ -62,12 +62,15 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     """Become the command, with the environment by which start-up files arm."""
     if not arguments.words:
         arguments.parser.error("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
+    environ = dict(os.environ)
     try:
-        environ = _environment(arguments)
+        off = bool(environ.get("OVERLAY")) and not settings.armed()
+        environ = environ if off else _environment(arguments)
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
-    status = _refused(arguments.words, environ)
-    if status:
+    if off:
+        say("the command is started without patches, because OVERLAY=0 is set")
+    elif status := _refused(arguments.words, environ):
         return status
     try:
         os.execvpe(arguments.words[0], arguments.words, environ)  # noqa: S606 -- the command that was asked for

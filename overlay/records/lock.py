@@ -1,7 +1,7 @@
 """Locks: what is decided in one environment, frozen, so that a later process can be held to it.
 
-A lock is plain data that ends with a digest of the rest. Two locks are compared as facts: a name that a person
-can read, and a value.
+A lock is plain data that ends with a digest of the rest. Two locks are compared as facts: a name that a
+person can read, and a value.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
 
 
 def compare(one: Mapping[str, str], other: Mapping[str, str], words: Sequence[str] = HELD) -> list[str]:
-    """Return in what the facts of two locks differ: a line for each, and one for patches that only one has."""
+    """Return how the facts of two locks differ: a line for each, and one for patches that only one has."""
     was, now, *sides = words
     names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
     lines = []

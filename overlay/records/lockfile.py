@@ -26,7 +26,7 @@ def read(path: str) -> Lock:
     """Return the lock in a file. Raises `LockError` if it is not one that this overlay could have written."""
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for somebody who writes
-            raise OSError("it is no regular file")
+            raise OSError("it is no regular file")  # noqa: TRY301
         with open(path, "rb") as file:
             text = file.read(_LARGEST + 1)
     except (OSError, ValueError) as error:  # a name that no file can have
@@ -59,7 +59,7 @@ def read(path: str) -> Lock:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a value is made of what a lock has but for its format: tables, lists of tables, texts."""
+    """Return whether a value is made of tables, lists of tables and texts, as a lock is."""
     if isinstance(value, dict):
         return all(map(_is_plain, (*value, *value.values())))
     if isinstance(value, list):

@@ -71,20 +71,13 @@ class Pin:
                 digests = f"locked {self._digest[:12]}, here {here['digest'][:12]}"
                 return _told(self.name, [f"digest: {digests} (with a path, OVERLAY_PIN says what differs)"])
             self._lock = here
-        about = f"{verdict.patch}: "
-        environment = tuple(
-            f"{name} version" for name in {**here["environment"], **self._lock["environment"]}
+        names = {**here["environment"], **self._lock["environment"]}
+        concerned = (f"{verdict.patch}: ", *(f"{name} version" for name in names))
+        locked, found_here = (
+            {name: text for name, text in locks.facts(lock).items() if name.startswith(concerned)}
+            for lock in (self._lock, here)
         )
-        found = locks.compare(
-            *(
-                {
-                    name: text
-                    for name, text in locks.facts(lock).items()
-                    if name.startswith((about, *environment))
-                }
-                for lock in (self._lock, here)
-            )
-        )
+        found = locks.compare(locked, found_here)
         return _told(self.name, found) if found else ""
 
     def accepts(self, patch: str, outcome: str) -> bool:

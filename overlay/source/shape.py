@@ -95,8 +95,8 @@ def imported(module: Module, qualname: str) -> tuple[int, str, str] | None:
 def calls(module: Module, qualname: str, callee: str, last: bool) -> bool:
     """Return whether a function calls a name whenever it returns, with `last` at its end and nowhere else.
 
-    What is odd in any way does not: a decorator, a second binding, a definition under a condition, a name that
-    is bound where it is looked up.
+    What is odd in any way does not: a decorator, a second binding, a definition under a condition, a name
+    that is bound where it is looked up.
     """
     found = find(module, qualname)
     function = found[0].node if len(found) == 1 and not found[0].headers else None

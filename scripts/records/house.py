@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
+import subprocess
+import sys
+import tempfile
 from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -24,6 +28,34 @@ FACE = {
 PLACES = {"errors": "(errors)", "_version": "(errors)"} | dict.fromkeys(
     ("patch", "defect", "verdict", "effect", "ledger", "log"), "(words)"
 )
+
+#: Walks through the engine, each as a program that imports what there is to read.
+WALKS = {
+    "a selection, from the environment to a patched call": """
+import overlay
+overlay.enable()
+from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
+get_seqlen_balanced_partitions([3, 1, 2, 4], 2, False)
+overlay.effects()
+""",
+    "a patch, from its file to the row of the report": """
+import os
+from overlay.cli import main
+main(["report", os.environ["OVERLAY_LEDGER_DIR"]])
+""",
+    "how a source is recognised": """
+import overlay
+overlay.plan()
+""",
+}
+#: The walk that goes on from the one before it, whose ledger it reads.
+FURTHER = "a patch, from its file to the row of the report"
+_OPENED = """
+import sys
+for name, module in [*sys.modules.items()]:
+    if name.split(".")[0] == "overlay" and not name.startswith(("overlay.patches", "overlay.compat")):
+        print(module.__file__)
+"""
 
 
 def arrows() -> dict[str, set[str]]:
@@ -73,8 +105,27 @@ def picture() -> str:
     return "\n".join(lines)
 
 
+def walks() -> str:
+    """Return how many files of the engine, and how many lines, each of `WALKS` goes through."""
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        environ = os.environ | {"OVERLAY_PATCHES": "verl.fast-partitioner", "OVERLAY_LEDGER_DIR": folder}
+        opened: set[str] = set()
+        for walk, code in WALKS.items():
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", code + _OPENED],
+                env=environ, cwd=folder, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            names = {line for line in done.stdout.splitlines() if line.startswith(str(ENGINE))}
+            opened = names | (opened if walk == FURTHER else set())
+            read = sum(len(Path(name).read_text(encoding="utf-8").splitlines()) for name in opened)
+            lines.append(f"{walk:60} {len(opened):3} files {read:6,} lines")
+    return "\n".join(lines)
+
+
 def main(arguments: list[str]) -> int:
-    """Print the picture."""
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args(arguments)
-    print(picture())
+    """Print the picture, or how far three walks through it are."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--walks", action="store_true", help="the files that three walks go through instead")
+    print(walks() if parser.parse_args(arguments).walks else picture())
     return 0

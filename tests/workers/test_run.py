@@ -45,6 +45,22 @@ def test_no_dashes_are_needed(worksite: Venv) -> None:
     assert selected(run(worksite, "python", "-c", code, *words)) == words
 
 
+def test_the_off_switch_works_here_too(worksite: Venv) -> None:
+    for options in ([], ["--strict"]):
+        done = run(worksite, *options, "--patches", "acme/*", "python", "-c", PROBE, OVERLAY="0", **PACK)
+        assert (done.returncode, done.stdout.split()[-1] == PATCHED) == (0, False), done.stderr
+        assert "started without patches, because OVERLAY=0 is set" in done.stderr
+    done = run(worksite, "python", "-c", "print('ran')", OVERLAY="perhaps")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the command was not started: OVERLAY='perhaps' is neither yes" in done.stderr
+
+
+def test_an_option_is_not_shortened(worksite: Venv) -> None:
+    done = run(worksite, "--patch", "acme/*", "python", "-c", "print('ran')", **PACK)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "`overlay run` does not take '--patch'; did you mean --patches?" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "environ", "words"),
     [

@@ -9,9 +9,8 @@ from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches._rebound import rebound
 
-_LOSS = "slime.backends.megatron_utils.loss"
-_SITE = f"{_LOSS}:policy_loss_function"
-_CALLED = (f"{_LOSS}:compute_policy_loss", "slime.utils.ppo_utils:compute_policy_loss")
+_SITE = "slime.backends.megatron_utils.loss:policy_loss_function"
+_ON = ["slime.backends.megatron_utils.loss:compute_policy_loss", "slime.utils.ppo_utils:compute_policy_loss"]
 EFFECT = effect(__name__, "micro-batch", did="bounded the loss of", always=True)
 
 
@@ -36,13 +35,11 @@ def make_policy_loss(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="slime.eps-clip-c",
-    revision=2,
     summary="--eps-clip-c reaches the policy loss",
-    why="slime parses the upper bound of dual-clip PPO and never hands it to its loss; the patch does. A "
-    "bound of 1 or less still does nothing, with a warning, and so does any in FSDP's trainer.",
+    why="slime parses the upper bound of dual-clip PPO and never hands it to its loss; the patch does.",
     changes=("numbers",),
-    met="--eps-clip-c on Megatron, but for --advantage-estimator cispo.",
+    met="--eps-clip-c above 1 on Megatron, but for --advantage-estimator cispo.",
     upstream=("THUDM/slime#2247",),
     evidence="slime's commit 78156c5 (after 0.3.1) does the same; loss and gradient are those of float64.",
-    targets=one_target(SLIME, variant("0.1 to 0.3", replaced(_SITE, make_policy_loss), *_CALLED)),
+    targets=one_target(SLIME, variant("0.1 to 0.3", replaced(_SITE, make_policy_loss), *_ON)),
 )
