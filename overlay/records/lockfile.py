@@ -37,8 +37,8 @@ def read(path: str) -> Lock:
         lock: Lock = json.loads(text)
         if lock["format"] != FORMAT:
             raise LockError(
-                f"{path} was written by another overlay (format {lock['format']!r:.20}, this one reads {FORMAT}): "
-                "`overlay lock --update` writes it anew"
+                f"{path} was written by another overlay (format {lock['format']!r:.20}, this one reads "
+                f"{FORMAT}): `overlay lock --update` writes it anew"
             )
         whole = with_digest(lock)["digest"] == lock["digest"]
         ids = [patch["id"] for patch in lock["patch"] if patch["verdict"]]
