@@ -47,7 +47,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
     here = engine.lock(arguments.patches)
     old = _existing(arguments)
-    written = arguments.update or (old is None and not arguments.check)
+    written = arguments.update or old is None  # with --check there is one, or an error
     new = here if written or old is None else old
     if written:
         try:

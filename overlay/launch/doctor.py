@@ -103,6 +103,7 @@ def _settings(engine: Engine) -> Check:
     """Read every setting, the selection and the packs among them."""
     try:
         settings.read()
+        engine.tested()  # which reads the file that OVERLAY_TRUST names
         chosen = engine.chosen()
     except OverlayError as error:
         return _check("selection", NO, str(error), "correct that setting, or unset it")

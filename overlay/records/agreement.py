@@ -7,6 +7,9 @@ one of its modules. Reasons are not compared: they hold paths, and follow the or
 
 from __future__ import annotations
 
+import os
+
+from overlay.model.rank import host
 from overlay.model.record import Record
 from overlay.records import lock as locks
 
@@ -90,7 +93,7 @@ def statement_of(
 
     tree = InstalledTree()
     by_patch = {verdict.patch: verdict for verdict in verdicts}
-    notes = {}
+    notes = {"overlay": f"on {host()}, {os.path.dirname(os.path.dirname(__file__))}"}
     facts = {
         "overlay": _version(lock["overlay"]),
         "strict": "yes" if status.strict else "no",
@@ -151,7 +154,8 @@ def compare(kinds: Sequence[tuple[Statement, Sequence[int]]]) -> list[Difference
         kinds: What ranks say of themselves, each with the ranks that say so.
 
     """
-    found = [_difference("overlay", [(said.facts["overlay"], "", ranks) for said, ranks in kinds])]
+    copies = [(said.facts["overlay"], said.notes.get("overlay", ""), ranks) for said, ranks in kinds]
+    found = [_difference("overlay", copies)]
     kinds = [(said, ranks) for said, ranks in kinds if said.facts != Statement.facts]
     partly: set[str] = set()
     for name in sorted({name for said, _ in kinds for name in said.facts} - {"overlay"}):

@@ -37,15 +37,18 @@ def read(path: str) -> Lock:
         lock: Lock = json.loads(text)
         if lock["format"] != FORMAT:
             raise LockError(
-                f"{path} was written by another overlay (format {lock['format']}, this one reads {FORMAT}): "
-                "`overlay lock --update` writes it anew"
+                f"{path} was written by another overlay (format {lock['format']!r:.20}, this one reads "
+                f"{FORMAT}): `overlay lock --update` writes it anew"
             )
         whole = with_digest(lock)["digest"] == lock["digest"]
-        ids = [patch["id"] for patch in lock["patch"]]
+        ids = [patch["id"] for patch in lock["patch"] if patch["verdict"]]
         plain = _is_plain({**lock, "format": ""}) and len({*ids}) == len(ids) and bool(facts(lock))
         plain = plain and all(isinstance(patch["verdict"], str) for patch in lock["patch"])
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise LockError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        raise LockError(
+            f"{path} is damaged, or of another overlay: {type(error).__name__}: {error}; write it with "
+            "`overlay lock --update`"
+        ) from error
     if not plain:
         raise LockError(f"{path} is damaged: a value in it has the wrong type, or a patch is in it twice")
     if not whole:

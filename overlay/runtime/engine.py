@@ -15,7 +15,7 @@ from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
 from overlay.records import run
 from overlay.runtime.finder import FirstFinder, runs_one_of
-from overlay.runtime.job_log import JobLog, introduction
+from overlay.runtime.job_log import JobLog, introduction, speaks_for_job
 from overlay.runtime.loading import awaited, load_all
 from overlay.runtime.unpickled import half_patched
 from overlay.source.selection import Selection, choose
@@ -133,6 +133,7 @@ class Engine:
                     return
                 try:
                     self._open(patches, strict, finder)
+                    self._say_if_in_vain()
                 except Exception as error:  # an ImportError here would be taken for that of the upstream
                     finder.remove()
                     said = isinstance(error, OverlayError)
@@ -144,6 +145,20 @@ class Engine:
 
         self._waiting = FirstFinder(packages, wake, at_start=at_start)
         self._waiting.install()
+
+    def _say_if_in_vain(self) -> None:
+        """Warn of a selection that has nothing for what is installed: no verdict on it is loud."""
+        from overlay.source.installed import installed
+        from overlay.source.source import InstalledTree
+
+        chosen = self.chosen()
+        if not self._speaks or chosen.terms in ((), ("all",), ("none",)) or not speaks_for_job():
+            return
+        asked = [self.known()[name] for name in chosen.ids if name not in chosen.companions]
+        projects = {target.project.name: target.project for patch in asked for target in patch.targets}
+        if not any(one.version for one in installed(projects.values(), InstalledTree())):
+            why = f" for what is installed here (not {', '.join(projects)})" if projects else ""
+            log.warning(f"the selection {','.join(chosen.terms)} has no patch{why}")
 
     def enable(self, patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
         """Enable the selected patches now, and apply those whose modules are there already."""

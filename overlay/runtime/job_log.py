@@ -17,7 +17,7 @@ import sys
 
 from overlay import log
 from overlay.model import settings
-from overlay.model.rank import is_first, rank
+from overlay.model.rank import is_first, is_worker, rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,9 +168,18 @@ def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> st
 def _told() -> str:
     """Return who has said it, if that was the driver of this Ray job, or what this process is a part of."""
     said = os.environ.get(settings.SAID, "")
+    return said if _is_part() or said == DRIVER else ""
+
+
+def _is_part() -> bool:
+    """Return whether `multiprocessing` has started this process."""
     process = sys.modules.get("multiprocessing.process")
-    is_part = process is not None and process.parent_process() is not None
-    return said if is_part or said == DRIVER else ""
+    return process is not None and process.parent_process() is not None
+
+
+def speaks_for_job() -> bool:
+    """Return whether this process is rank 0 or no rank, and neither a child nor a worker of another."""
+    return is_first() and not is_worker() and not _is_part()
 
 
 def _is_single_threaded() -> bool:

@@ -87,7 +87,8 @@ def test_a_rank_with_other_patches_is_named_on_every_rank(ranks: list[Any]) -> N
 def test_a_rank_on_which_overlay_is_disabled_is_named(ranks: list[Any]) -> None:
     heading, name, ours, theirs = lines(said(ranks, "disabled"))
     assert (heading, name, ours) == ("the ranks do not run the same:", "overlay", "rank 0 not enabled")
-    assert re.fullmatch("rank 3 [0-9.]+, code [0-9a-f]{12}", theirs)
+    # A digest names no copy, and what is to be installed again is one: its node and its folder do.
+    assert re.fullmatch(r"rank 3 [0-9.]+, code [0-9a-f]{12} \(on \S+, /.*/overlay\)", theirs)
 
 
 def test_a_rank_with_another_source_is_named_with_version_and_file(ranks: list[Any], other: Path) -> None:

@@ -49,6 +49,7 @@ def test_all_is_well(worksite: Venv) -> None:
         ({"OVERLAY_PATCH": "all"}, "selection", "correct the name of that variable"),
         ({"OVERLAY_STRICT": "perhaps"}, "selection", "correct that setting"),
         ({"OVERLAY_PACKS": "acme2"}, "selection", "correct that setting"),
+        ({"OVERLAY_TRUST": "/gone.json"}, "selection", "correct that setting"),
     ],
 )
 def test_a_setting_is_in_the_way(worksite: Venv, environ: dict[str, str], name: str, words: str) -> None:

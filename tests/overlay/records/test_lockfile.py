@@ -72,6 +72,9 @@ def test_what_is_written_is_read_and_damage_never_believed(tmp_path: Path) -> No
             "was written by another overlay (format 1, this one reads 2): `overlay lock --update`",
         ),
         ('{"format": "x"}', "was written by another overlay"),
+        ('{"format": "\\u001b[31m"}', r"overlay (format '\x1b[31m', this"),
+        ('format = 1\npython = "3.11.7"\n', "or of another overlay: JSONDecodeError"),
+        ("{", "write it with `overlay lock --update`"),
         ("[" * 100_000, "damaged"),
         ("[]", "damaged"),
         (b"\xff\xfe", "damaged"),
@@ -80,7 +83,7 @@ def test_what_is_written_is_read_and_damage_never_believed(tmp_path: Path) -> No
         (f'{{{FORMAT}, "digest": "", "patch": [7]}}', "damaged"),
         ("#" * (1 << 21), "more than 1048576 bytes"),
     ],
-    ids=range(10),
+    ids=range(13),
 )
 def test_what_is_no_lock_is_refused(tmp_path: Path, text: str | bytes, words: str) -> None:
     assert words in refusal(tmp_path / "x.lock", text)
@@ -95,8 +98,9 @@ def test_what_is_no_lock_is_refused(tmp_path: Path, text: str | bytes, words: st
         (lambda lock: lock["patch"][0]["target"][0]["sites"].update({"\ud800": "abc"}), "wrong type"),
         (lambda lock: lock.update(kernel=["6.1"]), "wrong type"),
         (lambda lock: lock.pop("python"), "KeyError: 'python'"),
+        (lambda lock: lock["patch"][0].pop("verdict"), "KeyError: 'verdict'"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_what_has_the_right_digest_must_be_a_lock(tmp_path: Path, change: Any, words: str) -> None:
     lock = example()

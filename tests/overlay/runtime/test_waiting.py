@@ -17,6 +17,7 @@ import pytest
 from fake_upstream import PACKAGE, Upstream, tables, triple
 
 from overlay.errors import OverlayError, SelectionError
+from overlay.patch import Project
 from overlay.runtime import engine as engine_module
 from overlay.runtime.engine import Engine
 from overlay.source.registry import load_patches, watched_packages
@@ -115,6 +116,40 @@ def test_enabling_again_goes_on_from_there(armed: Armed) -> None:
     assert armed.engine.enable().patches[0].state == "waiting"
     with pytest.raises(OverlayError, match="already enabled"):
         armed.engine.enable("none")
+
+
+@pytest.mark.parametrize(
+    ("terms", "rank", "said"),
+    [
+        ("fakeup.*", "0", ""),
+        ("none", "0", ""),
+        ("fakeup.*,-fakeup.scale", "0", "the selection fakeup.*,-fakeup.scale has no patch"),
+        ("gone.*", "", "the selection gone.* has no patch for what is installed here (not gone)"),
+        ("gone.*", "1", ""),
+        ("gone.*,fakeup.scale", "0", ""),
+    ],
+)
+def test_a_selection_that_is_in_vain_is_named_by_who_speaks(
+    armed: Armed, upstream: Upstream, terms: str, rank: str, said: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A slip in a selection leaves a job without patches, and no verdict of those that are left is loud."""
+    armed.engine.disable()
+    project = Project(name="gone", distributions=("gone-dist",), marker="gone.core")
+    targets = (upstream.patch().targets[0].replace(project=project),)
+    armed.patches.append(armed.patches[0].replace(id="gone.f", targets=targets))
+    for name in ("LOCAL_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("OVERLAY_PATCHES", terms)
+    ids = ["fakeup.scale", "gone.f"]
+    monkeypatch.setattr(engine_module, "awaited", lambda: (frozenset({PACKAGE}), ids))
+    armed.engine = Engine(armed._load, table=tables(), speaks=True)
+    armed.engine.arm(at_start=True)
+    capsys.readouterr()
+    core()
+    found = "".join(line for line in capsys.readouterr().err.splitlines() if "selection" in line)
+    assert found.removeprefix("overlay: ").partition(" [rank=")[0] == said
 
 
 def test_it_can_be_disarmed_before(armed: Armed) -> None:

@@ -53,6 +53,7 @@ def test_each_way_to_fail_is_a_row_of_its_own(toy: Toy) -> None:
 
 def test_what_ran_not_at_all_is_no_pass(toy: Toy) -> None:
     assert toy.run("prove", "toy/toylib.lacks", "toy/toylib.right").returncode == 1
+    assert toy.run("prove", "toy/toylib.lack*").returncode == 1
     toy.write("toylib/VERSION", "3.0")
     toy.core("def scale(x):\n    return x\n")
     done = toy.run("prove", "toy/toylib.right")

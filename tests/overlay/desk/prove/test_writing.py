@@ -131,6 +131,8 @@ def test_what_a_person_has_to_judge_is_refused_until_it_is_judged(
         # What the patch would undo of this source.
         (ELSEWHERE, "undoes", "with the patch: wrong: another result than without the patch"),
         (ELSEWHERE, "lacks", "no_such_package is not installed"),
+        # A row says three seeds, and one of them does not hold.
+        (ELSEWHERE, "seldom", "with the patch: wrong: not with this seed"),
     ],
 )
 def test_what_cannot_be_tried_or_does_not_hold_writes_nothing(

@@ -61,6 +61,7 @@ KINDS = {
     "lacks": ("", ", before=('no_such_package',)"),
     "imports": ("import no_such_module", ""),
     "blind": ("return ''", ""),
+    "seldom": ("if int(seed) > 5: return 'not with this seed'", ""),
     "undoes": ("", ", alike=lambda seed: 'another result than without the patch'"),
 }
 
