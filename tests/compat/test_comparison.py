@@ -275,7 +275,6 @@ def test_only_who_judges_asks_more_where_there_are_more_ranks(
         compare(monkeypatch, all_but(world, odd), world, patience=1.0, store=store)
         asked[world] = sorted(store.asked[str(rank)] - store.looked[str(rank)] for rank in range(world))
     for found in asked.values():
-        assert found[len(found) // 2] <= 8
         # Only two ask more than a handful: who judges, and who says whom all wait for.
         assert found[-3] <= 16
     # Of each rank they ask whether it came, and what it said: only if there is something to tell.
