@@ -42,7 +42,7 @@ def launched(folder: Path, place: Path, *words: str, patch: str = "") -> dict[st
     found: dict[str, Any] = json.loads(out.read_text())
     assert found["path"].startswith(str(folder))
     assert found["module"] == "__main__"
-    return found
+    return {**found, "log": done.stderr}
 
 
 @on_ray
@@ -110,11 +110,10 @@ def test_fsdp_sft_trainer_trains_on_after_an_epoch(
         "trainer.project_name=x", "trainer.experiment_name=x",
     ]  # fmt: skip
 
-    def run(**options: str) -> list[list[int]]:
-        seen: list[list[int]] = launched(folder, tmp_path / "run", *words, *settings, **options)["seen"]
-        return seen
-
-    whole = run()
+    whole = launched(folder, tmp_path / "run", *words, *settings)["seen"]
     assert len(whole) == 12
     (tmp_path / "saved" / "latest_checkpointed_iteration.txt").write_text("8")
-    assert run(patch="verl.resume-epoch-boundary") == whole[8:]
+    resumed = launched(folder, tmp_path / "run", *words, *settings, patch="verl.resume-epoch-boundary")
+    assert resumed["seen"] == whole[8:]
+    # verl hands the settings of the whole job to its logger, and overlay says what they meet.
+    assert "this job meets" in resumed["log"], resumed["log"]

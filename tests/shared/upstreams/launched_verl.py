@@ -201,7 +201,6 @@ def fsdp(space: dict[str, Any]) -> None:
         save_checkpoint,
     )
     space["torch"] = SimpleNamespace(**{**vars(torch), "stack": lambda _: torch.zeros(1)})
-    space["Tracking"] = lambda **_settings: SimpleNamespace(log=_nothing)
     space["get_device_name"] = lambda: "cpu"
     space["copy_to_local"] = verl.utils.hf_tokenizer = _nothing
     space["create_sft_dataset"] = lambda *_arguments, **_options: jobs.Rows()
