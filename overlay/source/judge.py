@@ -90,7 +90,7 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
         return finding.replace(state="mended")
     if verdict.verdict == "not-selected":
         named = patches[defect.patch].opt_in
-        why = f"{defect.patch} mends it, and is opt-in" if named else "its patch is not selected"
+        why = "its patch is opt-in" if named else "its patch is not selected"
         return finding.replace(reason=why, way_out=f"OVERLAY_PATCHES=all,{defect.patch}")
     why = f"{defect.patch} is {verdict.verdict}: {verdict.reason}"
     return finding.replace(reason=why, way_out=_way_out(defect))
