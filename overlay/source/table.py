@@ -23,6 +23,8 @@ have, decides nothing. Rows are of targets: what they mean together, `overlay.so
 
 from __future__ import annotations
 
+from functools import cache
+
 from overlay.errors import OverlayError, SourceError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.patch import Absent, Calls
@@ -30,6 +32,8 @@ from overlay.verdict import APPLY, LOUD, SiteFinding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from packaging.version import Version
 
     from overlay.patch import Fact, Patch, Target
     from overlay.source.source import Tree
@@ -182,8 +186,6 @@ class Table:
 
         With `only`, of what those variants alone mend.
         """
-        from packaging.version import InvalidVersion, Version
-
         has: set[Version] = set()
         free: set[Version] = set()
         by_files = {files: row for row in self._of(patch, project) for files in row.on}
@@ -191,11 +193,7 @@ class Table:
             mends = row.verdict == APPLY and (not only or row.variant in only)
             for name in row.sources():
                 distribution, _, text = name.partition("==")
-                try:
-                    version = Version(text)
-                except InvalidVersion:  # a commit, an image or a head
-                    continue
-                if distribution == project and (mends or not row.loud):
+                if distribution == project and (mends or not row.loud) and (version := _release(text)):
                     (has if mends else free).add(version)
         later = [version for version in free if has and version > max(has)]
         return str(min(later)) if later else None
@@ -206,6 +204,17 @@ class Table:
         rows = [row for row in rows if row.verdict == APPLY] or rows
         rows.reverse()  # of two that are as near, the newer one
         return min(rows, key=lambda row: _misses(row, tree), default=None)
+
+
+@cache
+def _release(text: str) -> Version | None:
+    """Return a version, `None` for a commit, an image or a head. Rows name few versions, many times."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
 
 
 def read(path: str) -> list[Row]:
