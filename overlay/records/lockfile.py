@@ -41,9 +41,9 @@ def read(path: str) -> Lock:
                 f"{FORMAT}): `overlay lock --update` writes it anew"
             )
         whole = with_digest(lock)["digest"] == lock["digest"]
-        ids = [patch["id"] for patch in lock["patch"] if patch["verdict"]]
-        plain = _is_plain({**lock, "format": ""}) and len({*ids}) == len(ids) and bool(facts(lock))
-        plain = plain and all(isinstance(patch["verdict"], str) for patch in lock["patch"])
+        ids = [patch["id"] for patch in lock["patch"]]
+        known = all(isinstance(patch["verdict"], str) for patch in lock["patch"])
+        plain = known and _is_plain({**lock, "format": ""}) and len({*ids}) == len(ids) and bool(facts(lock))
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise LockError(
             f"{path} is damaged, or of another overlay: {type(error).__name__}: {error}; write it with "
