@@ -13,8 +13,9 @@ _LOWEST = -1e4
 #: Bytes of logits that are worked on at a time: on a CPU what its caches hold, on a GPU what keeps it busy.
 _BLOCK_BYTES = {"cpu": 1 << 20}
 _BLOCK_BYTES_ELSEWHERE = 1 << 26
-#: And no more than this part of all logits, beside which it hardly counts.
-_BLOCK_PART = 64
+#: And no more than this part of all logits. On an H200 a block of fewer rows than some 200 leaves most of the
+#: processors idle: twice this number took up to twice the time (docs/gpu.md).
+_BLOCK_PART = 32
 
 
 @dataclass(eq=False)

@@ -20,15 +20,8 @@ from sources.git_sources import fetch
 
 CHECK = UPSTREAMS / "loss_memory_check.py"
 
-#: Revisions and their columns. 2a89c169c is #1788, 2928bba9d is #1822, and the last is the best.
-REVISIONS = {
-    "v0.2.0": "0.2.0",
-    "v0.2.4": "0.2.4",
-    "2a89c169c": "#1788",
-    "2928bba9d": "#1822",
-    "v0.3.0": "0.3.0",
-    "v0.3.1": "0.3.1",
-}
+#: Revisions and their columns, of which the last is the best.
+REVISIONS = {"v0.2.0": "0.2.0", "v0.2.4": "0.2.4", "v0.3.0": "0.3.0", "v0.3.1": "0.3.1"}
 BEST = "0.3.1"
 #: Most of it with the gradient in the place of the logits.
 IN_PLACE = 0.15
