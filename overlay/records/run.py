@@ -34,6 +34,8 @@ _begun = 0
 _file: LedgerFile | None = None
 #: Where the ledger goes, as it was named when the run began: a job may go to another folder after that.
 _folder = ""
+#: The digests of the code that this process runs, as it was when the run began.
+_code: dict[str, str] = {}
 
 
 def ask(status: Callable[[], Status]) -> None:
@@ -44,7 +46,7 @@ def ask(status: Callable[[], Status]) -> None:
 
 def begin() -> None:
     """See to the end of this process. Called when a module was imported that a patch is for."""
-    global _begun, _folder  # noqa: PLW0603 -- of the process
+    global _begun, _folder, _code  # noqa: PLW0603 -- of the process
     if _begun or _status is None:
         return
     _begun = os.getpid()
@@ -53,6 +55,7 @@ def begin() -> None:
     atexit.register(end)
     if os.environ.get("OVERLAY_LEDGER_DIR"):
         _folder = os.path.abspath(os.environ["OVERLAY_LEDGER_DIR"])
+        _code = _digests()
         import threading
 
         threading.Thread(target=_watch, name="overlay-ledger", daemon=True).start()
@@ -102,6 +105,18 @@ def lines(status: Status) -> list[str]:
     return found
 
 
+def _digests() -> dict[str, str]:
+    from contextlib import suppress
+
+    from overlay.errors import OverlayError
+    from overlay.records.own_digest import of_overlay, of_pack
+    from overlay.source.packs import named
+
+    with suppress(OSError, OverlayError):  # no job may fail of its ledger
+        return {"overlay": of_overlay(), **{f"pack {one.name}": of_pack(one.package) for one in named()}}
+    return {}
+
+
 def _watch() -> None:
     """Write the ledger again whenever figures may have changed, from a thread that nothing waits for."""
     import time
@@ -129,4 +144,4 @@ def _write(status: Status, *, ended: bool) -> None:
 
     if _file is None or _file.pid != os.getpid():
         _file = LedgerFile(folder)
-    _file.write(status, ended=ended)
+    _file.write(status.replace(code=_code), ended=ended)

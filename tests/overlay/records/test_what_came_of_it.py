@@ -196,6 +196,16 @@ def test_a_rank_that_differs_is_named(program: Path, tmp_path: Path) -> None:
     assert "they differ in\n  strict\n    ranks 0-1,3  no\n    rank 2       yes" in said
 
 
+def test_a_rank_with_other_code_of_a_patch_is_named(program: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "job")
+    for rank in range(3):
+        with open(tmp_path / "patches/up/doubled/effect.py", "a") as file:  # noqa: PTH123
+            file.write("MORE = 1\n" * (rank == 2))
+        run(program, "1", RANK=str(rank), OVERLAY_LEDGER_DIR=folder)
+    (one,) = job.read(folder).to_dict()["differences"]
+    assert (one["fact"], [who for who, _ in one["said"]]) == ("overlay", ["ranks 0-1", "rank 2"])
+
+
 def test_a_process_that_is_killed_leaves_what_was_written_last(program: Path, tmp_path: Path) -> None:
     wait = "from overlay.records import run\nimport time\nprint(1, flush=True)\ntime.sleep(3600)"
     early = "import overlay.records.run as r; r.FIRST = 0.2\n"

@@ -60,6 +60,8 @@ def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> N
     ("change", "fact", "said"),
     [
         ({"version": "9.9"}, "overlay", "9.9"),
+        ({"code": {"overlay": "feed" * 16}}, "overlay", "1, code feedfeedfeed"),
+        ({"code": {"pack acme": "feed" * 16}}, "pack acme", "code feedfeedfeed"),
         ({"enabled": False}, "overlay", "not enabled"),
         ({"python": "3.12.1"}, "Python", "3.12.1"),
         ({"strict": True}, "strict", "yes"),
