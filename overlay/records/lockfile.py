@@ -58,8 +58,8 @@ def read(path: str) -> Lock:
         )
     if more:
         raise LockError(
-            f"{path} was written by another overlay: this one does not know {', '.join(more)} in a lock; write it "
-            "with `overlay lock --update`"
+            f"{path} was written by another overlay: this one does not know {', '.join(more)} in a lock; "
+            "write it with `overlay lock --update`"
         )
     return lock
 
