@@ -24,6 +24,9 @@ FIRST, LAST = 5.0, 600.0
 #: The most lines that a process says of itself at its end.
 MOST_LINES = 5
 
+#: The most patches that are named of those that had nothing to do: of a few, somebody has named each.
+NAMED = 3
+
 #: States of a patch that was in place.
 _WAS_IN_PLACE = ("applied", "incomplete", "reverted", "waiting")
 
@@ -67,13 +70,14 @@ def end() -> None:
         status = None if _status is None else _status()
         if status is None or not status.patches:
             return
+        is_fork = os.getpid() != _begun
         reached = any(patch.effect is not None and patch.effect.reached for patch in status.patches)
-        if not reached and os.getpid() != _begun:
-            return  # a child of a fork, in which nothing was done
+        if is_fork and not reached:
+            return  # nothing was done in it
         if is_first():
             from overlay import log
 
-            for line in lines(status):
+            for line in lines(status, is_fork=is_fork):
                 log.info(line)
         _write(status, ended=True)
     except Exception as error:  # noqa: BLE001 -- a job that has ended well must not end otherwise
@@ -82,10 +86,10 @@ def end() -> None:
         log.debug(f"the end of the run could not be told: {error!r}")
 
 
-def lines(status: Status) -> list[str]:
-    """Return what this process says of itself at its end: what was changed, then what was not needed.
+def lines(status: Status, *, is_fork: bool = False) -> list[str]:
+    """Return what this process says of itself at its end: what was changed, then what had nothing to do.
 
-    Other ranks may have had work for a patch that had none here.
+    Other ranks may have had work for a patch that had none here, and so may who made this process by a fork.
     """
     from overlay.effect import told
 
@@ -97,11 +101,17 @@ def lines(status: Status) -> list[str]:
     shown = reached if len(reached) < MOST_LINES else reached[: MOST_LINES - 2]
     found = [f"{where}: {patch} {told(effect)}" for patch, effect in shown]
     if left := len(reached) - len(shown):
-        found.append(f"{where}: {left} more patches had work; a ledger has their figures")
-    idle = [one for one in counted if one.effect and not one.effect.reached and one.state != "waiting"]
-    if never := len(idle):
-        plural = "patch" if never == 1 else "patches"
-        found.append(f"{where}: {never} {plural} applied but not needed in this run")
+        has = "the ledger has" if _folder else "OVERLAY_LEDGER_DIR keeps"
+        found.append(f"{where}: {left} more patches had work; {has} their figures")
+    # Who still calls the original of an incomplete patch is not counted.
+    idle = [
+        one.patch
+        for one in counted
+        if one.effect and not one.effect.reached and one.state in ("applied", "reverted")
+    ]
+    if idle and not is_fork:
+        who = ", ".join(idle) if len(idle) <= NAMED else f"{len(idle)} patches"
+        found.append(f"{where}: applied, but had nothing to do: {who}")
     return found
 
 

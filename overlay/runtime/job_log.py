@@ -138,7 +138,7 @@ class JobLog:
         mine = rank()
         who = "this process" if mine is None else f"rank {mine}"
         if self._differ:
-            who = f"the ranks do not agree; {who}"
+            who = f"the comparison of the ranks failed; {who}"
         elif mine is not None and os.environ.get("WORLD_SIZE") != "1":
             who = f"ranks not compared; {who}"
         log.info(f"{who}: {account.sentence()}")

@@ -109,7 +109,7 @@ def run(program: Path, *words: str, **variables: Any) -> list[str]:
 
 
 CHANGED = "up.doubled changed 2 of 3 calls; up to 11"
-IDLE = "1 patch applied but not needed in this run"
+IDLE = "applied, but had nothing to do: up.doubled"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,12 @@ IDLE = "1 patch applied but not needed in this run"
         (("-1",), "", f"in this process: {IDLE}"),
         (("-1",), "0", f"on rank 0: {IDLE}"),
         (("3",), "", "in this process: up.doubled looked at 1 call and changed nothing"),
-        # The child of a fork does not say it again.
+        # The child of a fork says what it did itself.
+        (
+            ("", "pid = os.fork()\nif pid: os.waitpid(pid, 0); os._exit(0)\nup.double(12)"),
+            "",
+            "in this process: up.doubled changed 1 of 1 call; up to 12",
+        ),
         (
             ("12", "pid = os.fork()\nif pid: os.waitpid(pid, 0)"),
             "",
@@ -149,10 +154,19 @@ def test_the_end_takes_five_lines_at_most() -> None:
     said = lines(status)
     assert [line.split()[3] for line in said[:3]] == ["up.changed-0", "up.changed-1", "up.changed-2"]
     assert said[3:] == [
-        "in this process: 4 more patches had work; a ledger has their figures",
-        "in this process: 1 patch applied but not needed in this run",
+        "in this process: 4 more patches had work; OVERLAY_LEDGER_DIR keeps their figures",
+        "in this process: applied, but had nothing to do: up.idle",
     ]
     assert len(lines(status.replace(patches=(always, idle, *changed)))) == 5
+    many = [patch(f"up.idle-{number}", calls=0) for number in range(4)]
+    assert lines(status.replace(patches=(*many,))) == [
+        "in this process: applied, but had nothing to do: 4 patches"
+    ]
+    # Somebody calls the original of one that is incomplete, and the parent of a fork had work, perhaps.
+    assert lines(status.replace(patches=(idle.replace(state="incomplete"),))) == []
+    assert lines(status.replace(patches=(always, idle)), is_fork=True) == [
+        "in this process: up.always changed 1 call"
+    ]
 
 
 def test_a_process_without_the_upstream_says_and_leaves_nothing(program: Path, tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_ranks_that_differ_are_not_said_to_agree(job: Job) -> None:
     one.first_module()
     one.note_disagreement()
     one.say_alone()
-    assert job.said()[1:] == ["overlay: the ranks do not agree; rank 0: 1 applied"]
+    assert job.said()[1:] == ["overlay: the comparison of the ranks failed; rank 0: 1 applied"]
 
 
 def test_one_that_is_told_its_rank_later_leaves_it_to_rank_0(job: Job) -> None:
