@@ -68,7 +68,8 @@ def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Names
     known = {*choices, "-h", "--help", "--json", "--version"}
     if given and given[0] not in known:
         if given[0].startswith("-"):
-            raise SelectionError(f"`overlay` does not take {given[0]!r}; {_command_with(given[0], choices)}")
+            whole = _parser(suite=True, prove=True).get_default("choices")
+            raise SelectionError(f"`overlay` does not take {given[0]!r}; {_command_with(given[0], whole)}")
         raise SelectionError(f"there is no command {given[0]!r}; {near(given[0], known)}")
     arguments, unknown = parser.parse_known_args(given)
     if unknown:
@@ -78,7 +79,7 @@ def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Names
 
 
 def _options(parser: argparse.ArgumentParser) -> set[str]:
-    return set(re.findall(r"--[a-z-]+", parser.format_usage()))
+    return set(re.findall(r"^ +(?:-\w[^,]*, )?(--[a-z-]+)", parser.format_help(), re.MULTILINE))
 
 
 def _command_with(word: str, choices: Mapping[str, argparse.ArgumentParser]) -> str:
@@ -87,7 +88,8 @@ def _command_with(word: str, choices: Mapping[str, argparse.ArgumentParser]) -> 
     for name, parser in choices.items():
         for option in _options(parser) - {"--json"}:
             takers.setdefault(option, []).append(name)
-    found = get_close_matches(word.partition("=")[0], takers, n=1)
+    word = word.partition("=")[0]
+    found = [word] if word in takers else get_close_matches(word, takers, n=1)
     if not found:
         return "`overlay --help` lists the commands"
     of_these = f" after {' or '.join(takers[found[0]])}" if takers[found[0]] else ""

@@ -6,6 +6,8 @@ from overlay.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from overlay.effect import Effect
     from overlay.verdict import Verdict
 
@@ -85,6 +87,8 @@ class Status(Record):
     companions: tuple[str, ...] = ()
     #: The known defects that this job meets, on the rank that says so.
     met: tuple[Met, ...] = ()
+    #: In a folder of a job, the digest of the code of `overlay`, patches included, and of each `pack NAME`.
+    code: Mapping[str, str] = {}
 
     def __str__(self) -> str:
         return self.table()

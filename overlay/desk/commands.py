@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from overlay.defect import HARMS
 from overlay.desk import tables
 from overlay.desk.output import (
@@ -123,9 +125,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
         return _explain_defect(audit, arguments)
     show(arguments, audit.to_dict(), lambda: screen(audit))
     _remark(tree, engine.known().values())
-    if sites and not plan.selection:
-        return EXIT_OK
-    if sites and not any(one.version for verdict in plan.verdicts for one in verdict.targets):
+    if not audit.installed:
         return _say_no_upstream(sites)
     return EXIT_LOUD if audit.concerning() else EXIT_OK
 
@@ -137,10 +137,11 @@ def _remark(tree: InstalledTree, patches: Iterable[Patch]) -> None:
 
 
 def _say_no_upstream(sites: Sequence[str]) -> int:
-    """Say that some folders hold no upstream, and return the exit code for that."""
+    """Say that nothing was looked at, as there is no upstream, and return the exit code for that."""
+    where = f"in {', '.join(sites)}" if sites else f"installed in {sys.executable}"
     say(
-        f"no upstream of a selected patch is in {', '.join(sites)}: name the folders of the path, such as "
-        "the site-packages and each checkout"
+        f"no upstream is {where}, so nothing was checked: name the folders that have one, such as a "
+        "site-packages and each checkout"
     )
     return EXIT_USAGE
 
@@ -150,7 +151,8 @@ def _explain_defect(audit: Audit, arguments: argparse.Namespace) -> int:
 
     name = arguments.explain
     if name not in audit.defects:
-        raise SelectionError(f"there is no defect {name!r}; {settings.nearest(name, sorted(audit.defects))}")
+        near = settings.nearest(name, sorted(audit.defects), "docs/defects.md")
+        raise SelectionError(f"there is no defect {name!r}; {near}")
     finding = next((one for one in audit.findings if one.defect == name), None)
     data = {
         "defect": audit.defects[name].to_dict(),

@@ -93,8 +93,21 @@ def _existing(arguments: argparse.Namespace) -> Lock | None:
     try:
         return lockfile.read(arguments.file)
     except LockError as error:
-        if arguments.update:  # what is damaged is written over all the same
+        if arguments.update and _was_lock(arguments.file):  # what is damaged is written over all the same
             return None
+        if arguments.update:
+            what = "is no lock, damaged or not, so nothing was written: name another file"
+            raise LockError(f"{arguments.file} {what}") from error
         if arguments.check:
             raise
         raise LockError(f"{error} (nothing was written: `overlay lock --update` overwrites it)") from error
+
+
+def _was_lock(path: str) -> bool:
+    """Return whether a file that cannot be read as a lock begins as one, of this overlay or of another."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(200)
+    except OSError:
+        return True  # what is wrong with it is said when it is written
+    return not start.strip(b" \n{") or b"format" in start

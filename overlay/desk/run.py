@@ -91,6 +91,8 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
         environ["OVERLAY_PATCHES"] = arguments.patches
     if arguments.strict:
         environ["OVERLAY_STRICT"] = "1"
+    if arguments.pin is not None and not arguments.pin.strip():
+        raise SelectionError("--pin is empty: name a lock, or leave it out")
     pin = arguments.pin if arguments.pin is not None else settings.pin(environ)
     environ["OVERLAY_PIN"] = pin
     pin = settings.pin(environ)
@@ -123,18 +125,22 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
     from overlay.launch.interpreters import ask, interpreter_of, on_path, refusal
 
     path = environ.get("PATH")
-    known = interpreter_of(words, path)
-    for interpreter in [known] if known else on_path(path)[:1]:
+    known, checked = interpreter_of(words, path), False
+    for interpreter in [known] if known else on_path(path):  # a script may start `python` or `python3`
         try:
             answer = ask(interpreter, environ)
         except OSError as error:
             say(f"{interpreter.path} cannot be asked whether it would be patched: {error}")
-            return EXIT_NO_COMMAND if known else 0
-        if known is None or not answer.other:
+            if known:
+                return EXIT_NO_COMMAND
+            continue
+        if not checked and (known is None or not answer.other):
             _check(environ)
+            checked = True
         reason = refusal(interpreter, answer)
         if reason and known is None:
-            say(f"{words[0]} may start any Python, and the first on the PATH would not be patched: {reason}")
+            name = os.path.basename(interpreter.path)
+            say(f"{words[0]} may start any Python, and `{name}` on the PATH would not be patched: {reason}")
         elif reason:
             say(f"the command was not started, because its Python would not be patched: {reason}")
             return EXIT_USAGE if answer.said else EXIT_LOUD

@@ -36,7 +36,8 @@ def plan(item: Plan) -> str:
         for one in item.verdicts
         if one not in shown
     )
-    parts = [text.table(("patch", "verdict", "why"), rows)]
+    head = ("patch", "verdict", "why")
+    parts = [text.table(head, rows) if rows else "no selected patch is for anything that is installed here"]
     parts += [text.wrap(f"left out, {why}: {count}") for why, count in others.items()]
     return "\n".join([*parts, f"in {item.site}"] if item.site else parts)
 

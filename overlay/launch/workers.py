@@ -285,7 +285,7 @@ def _introduced() -> dict[str, str]:
     except Exception as error:  # noqa: BLE001 -- no job may fail of a line in a log
         log.warning(f"Ray: the configuration of this job cannot be logged: {type(error).__name__}: {error}")
         return {}
-    return {settings.SAID: DRIVER} if log.heard("info") else {}
+    return {settings.SAID: DRIVER}
 
 
 def _sent(driver: Any) -> dict[str, Any]:

@@ -260,8 +260,8 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
 _READ = 8
 
 
-def nearest(term: str, ids: list[str]) -> str:
-    """Return a hint for a term that names no patch: the nearest ids, else all, if they can be read."""
+def nearest(term: str, ids: list[str], listed: str = "`overlay list`") -> str:
+    """Return a hint for an unknown id: the nearest ones, else all, or what lists them if they are many."""
     from difflib import get_close_matches
 
     near = get_close_matches(term, ids, n=3, cutoff=0.5)
@@ -271,5 +271,5 @@ def nearest(term: str, ids: list[str]) -> str:
     if near:
         return f"the nearest: {', '.join(near)}"
     if len(ids) > _READ:
-        return f"there are {len(ids)}, which `overlay list` names"
+        return f"there are {len(ids)}, which {listed} names"
     return f"there are: {', '.join(ids) or 'none'}"

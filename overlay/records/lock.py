@@ -64,7 +64,7 @@ def static_part(patches: Iterable[Patch], packs: Iterable[Pack]) -> Lock:
                 "name": pack.name,
                 "distribution": pack.distribution,
                 "version": pack.version,
-                "content": own_digest.of_package(pack.package),
+                "content": own_digest.of_pack(pack.package),
             }
             for pack in packs
         ],

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from contextlib import suppress
 
 from overlay.errors import LockError
+from overlay.model.whole import write_whole
 from overlay.records.lock import FORMAT, facts, with_digest
 
 TYPE_CHECKING = False
@@ -44,6 +43,7 @@ def read(path: str) -> Lock:
         ids = [patch["id"] for patch in lock["patch"]]
         known = all(isinstance(patch["verdict"], str) for patch in lock["patch"])
         plain = known and _is_plain({**lock, "format": ""}) and len({*ids}) == len(ids) and bool(facts(lock))
+        more = _unknown(lock)
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise LockError(
             f"{path} is damaged, or of another overlay: {type(error).__name__}: {error}; write it with "
@@ -56,7 +56,27 @@ def read(path: str) -> Lock:
             f"{path} is damaged, or was edited: it is not what its digest says; write it with "
             "`overlay lock --update`"
         )
+    if more:
+        raise LockError(
+            f"{path} was written by another overlay: this one does not know {', '.join(more)} in a lock; "
+            "write it with `overlay lock --update`"
+        )
     return lock
+
+
+#: The keys of a lock, and of what is in it: a key that nobody reads would hold nobody to anything.
+_KEYS = ("format", "overlay", "python", "environment", "pack", "patch", "digest")
+_OVERLAY, _PACK = ("version", "content"), ("name", "distribution", "version", "content")
+_PATCH = ("id", "verdict", "target")
+_TARGET = ("project", "version", "verdict", "variant", "trusted", "sites")
+
+
+def _unknown(lock: Lock) -> list[str]:
+    """Return the keys in a lock that this overlay does not know."""
+    parts = [(lock, _KEYS), (lock["overlay"], _OVERLAY), *((one, _PACK) for one in lock["pack"])]
+    parts += [(one, _PATCH) for one in lock["patch"]]
+    parts += [(one, _TARGET) for patch in lock["patch"] for one in patch["target"]]
+    return sorted({key for part, known in parts for key in part if key not in known})
 
 
 def _is_plain(value: object) -> bool:
@@ -75,17 +95,4 @@ def write(lock: Lock) -> str:
 
 def save(path: str, lock: Lock) -> None:
     """Write a lock into a file: the whole of it, or what was there before stays. Raises `OSError`."""
-    path = os.path.realpath(path)  # what a link leads to is replaced, not the link
-    special = os.path.exists(path) and not os.path.isfile(path)  # a terminal, a pipe: nothing takes its place
-    fresh = path if special else f"{path}.new"
-    try:
-        with open(fresh, "w", encoding="utf-8") as file:
-            file.write(write(lock))
-        if not special and os.path.exists(path):
-            shutil.copymode(path, fresh)
-        if not special:
-            os.replace(fresh, path)
-    finally:
-        if not special:
-            with suppress(FileNotFoundError):
-                os.unlink(fresh)
+    write_whole(path, write(lock).encode())

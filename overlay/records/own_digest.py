@@ -22,12 +22,14 @@ def of_overlay() -> str:
     return _digest(files)
 
 
-def of_package(package: str) -> str:
-    """Return the digest of all files of a package. Raises `OverlayError` if there is no such package."""
-    files = _files(package)
-    if not files:
+def of_pack(package: str) -> str:
+    """Return the digest of all code beside the package of a pack's patches: they may import any of it.
+
+    `acme_overlay.patches` lies in `acme_overlay`. Raises `OverlayError` if there is no such package.
+    """
+    if not _files(package):
         raise OverlayError(f"the package {package} cannot be found")
-    return _digest(files)
+    return _digest(_files(package.rpartition(".")[0] or package))
 
 
 def of_code(patch: str) -> str:

@@ -24,6 +24,9 @@ FIRST, LAST = 5.0, 600.0
 #: The most lines that a process says of itself at its end.
 MOST_LINES = 5
 
+#: The most patches that are named of those that had nothing to do: of a few, somebody has named each.
+NAMED = 3
+
 #: States of a patch that was in place.
 _WAS_IN_PLACE = ("applied", "incomplete", "reverted", "waiting")
 
@@ -34,6 +37,8 @@ _begun = 0
 _file: LedgerFile | None = None
 #: Where the ledger goes, as it was named when the run began: a job may go to another folder after that.
 _folder = ""
+#: The digests of the code that this process runs, as it was when the run began.
+_code: dict[str, str] = {}
 
 
 def ask(status: Callable[[], Status]) -> None:
@@ -44,7 +49,7 @@ def ask(status: Callable[[], Status]) -> None:
 
 def begin() -> None:
     """See to the end of this process. Called when a module was imported that a patch is for."""
-    global _begun, _folder  # noqa: PLW0603 -- of the process
+    global _begun, _folder, _code  # noqa: PLW0603 -- of the process
     if _begun or _status is None:
         return
     _begun = os.getpid()
@@ -53,6 +58,7 @@ def begin() -> None:
     atexit.register(end)
     if os.environ.get("OVERLAY_LEDGER_DIR"):
         _folder = os.path.abspath(os.environ["OVERLAY_LEDGER_DIR"])
+        _code = _digests()
         import threading
 
         threading.Thread(target=_watch, name="overlay-ledger", daemon=True).start()
@@ -64,13 +70,14 @@ def end() -> None:
         status = None if _status is None else _status()
         if status is None or not status.patches:
             return
+        is_fork = os.getpid() != _begun
         reached = any(patch.effect is not None and patch.effect.reached for patch in status.patches)
-        if not reached and os.getpid() != _begun:
-            return  # a child of a fork, in which nothing was done
+        if is_fork and not reached:
+            return  # nothing was done in it
         if is_first():
             from overlay import log
 
-            for line in lines(status):
+            for line in lines(status, is_fork=is_fork):
                 log.info(line)
         _write(status, ended=True)
     except Exception as error:  # noqa: BLE001 -- a job that has ended well must not end otherwise
@@ -79,10 +86,10 @@ def end() -> None:
         log.debug(f"the end of the run could not be told: {error!r}")
 
 
-def lines(status: Status) -> list[str]:
-    """Return what this process says of itself at its end: what was changed, then what was not needed.
+def lines(status: Status, *, is_fork: bool = False) -> list[str]:
+    """Return what this process says of itself at its end: what was changed, then what had nothing to do.
 
-    Other ranks may have had work for a patch that had none here.
+    Other ranks may have had work for a patch that had none here, and so may who made this process by a fork.
     """
     from overlay.effect import told
 
@@ -94,12 +101,30 @@ def lines(status: Status) -> list[str]:
     shown = reached if len(reached) < MOST_LINES else reached[: MOST_LINES - 2]
     found = [f"{where}: {patch} {told(effect)}" for patch, effect in shown]
     if left := len(reached) - len(shown):
-        found.append(f"{where}: {left} more patches had work; a ledger has their figures")
-    idle = [one for one in counted if one.effect and not one.effect.reached and one.state != "waiting"]
-    if never := len(idle):
-        plural = "patch" if never == 1 else "patches"
-        found.append(f"{where}: {never} {plural} applied but not needed in this run")
+        has = "the ledger has" if _folder else "OVERLAY_LEDGER_DIR keeps"
+        found.append(f"{where}: {left} more patches had work; {has} their figures")
+    # Who still calls the original of an incomplete patch is not counted.
+    idle = [
+        one.patch
+        for one in counted
+        if one.effect and not one.effect.reached and one.state in ("applied", "reverted")
+    ]
+    if idle and not is_fork:
+        who = ", ".join(idle) if len(idle) <= NAMED else f"{len(idle)} patches"
+        found.append(f"{where}: applied, but had nothing to do: {who}")
     return found
+
+
+def _digests() -> dict[str, str]:
+    from contextlib import suppress
+
+    from overlay.errors import OverlayError
+    from overlay.records.own_digest import of_overlay, of_pack
+    from overlay.source.packs import named
+
+    with suppress(OSError, OverlayError):  # no job may fail of its ledger
+        return {"overlay": of_overlay(), **{f"pack {one.name}": of_pack(one.package) for one in named()}}
+    return {}
 
 
 def _watch() -> None:
@@ -129,4 +154,4 @@ def _write(status: Status, *, ended: bool) -> None:
 
     if _file is None or _file.pid != os.getpid():
         _file = LedgerFile(folder)
-    _file.write(status, ended=ended)
+    _file.write(status.replace(code=_code), ended=ended)

@@ -14,7 +14,7 @@ from overlay.ledger import Status
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
 from overlay.records import run
-from overlay.runtime.finder import FirstFinder, runs_one_of
+from overlay.runtime.finder import FirstFinder, Once, runs_one_of
 from overlay.runtime.job_log import JobLog, introduction, speaks_for_job
 from overlay.runtime.loading import awaited, load_all
 from overlay.runtime.unpickled import half_patched
@@ -71,6 +71,8 @@ class Engine:
         self._opened: Session | None = None
         #: What waits for the first import of an upstream, to open the session then.
         self._waiting: FirstFinder | None = None
+        #: What asks at the first import of an upstream whether the selection has anything for it.
+        self._asks: Once | None = None
         self._last: tuple[PatchStatus, ...] = ()
         #: The known defects that the job of this process meets.
         self.met: tuple[Met, ...] = ()
@@ -165,6 +167,11 @@ class Engine:
         if self._waiting is not None:
             self._waiting.wake()
         self._open(patches, strict)
+        if self._speaks and self._asks is None:
+            packages = awaited()[0]
+            self._asks = Once(packages, self._say_if_in_vain)
+            if not packages.isdisjoint(sys.modules):
+                self._asks.find_spec(next(iter(packages)))
         return self.status()
 
     def _open(
@@ -241,6 +248,9 @@ class Engine:
             if self._waiting is not None:
                 self._waiting.remove()
                 self._waiting = None
+            if self._asks is not None:
+                self._asks.remove()
+                self._asks = None
             self.met = ()  # what was fixed here is not any more
             session = self._opened
             if session is not None:

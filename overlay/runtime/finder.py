@@ -91,6 +91,27 @@ class WatchingFinder:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
 
+class Once:
+    """A meta path finder that finds nothing, and calls something before the first module of some packages."""
+
+    overlay_finder = True
+
+    def __init__(self, packages: frozenset[str], call: Callable[[], None]) -> None:
+        """Stand behind the finder of the engine, which has to be the first."""
+        self._packages, self._call = packages, call
+        sys.meta_path.insert(1, self)  # type: ignore[arg-type]
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        """Call it if it is time."""
+        if fullname.partition(".")[0] in self._packages:
+            self.remove()
+            self._call()
+
+    def remove(self) -> None:
+        """Go away."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+
+
 class FirstFinder(WatchingFinder):
     """The finder of an engine: it waits, stays in front, and looks at what is run."""
 

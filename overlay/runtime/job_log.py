@@ -34,6 +34,12 @@ QUIET = 300.0
 WIDTH = 160
 #: What a driver tells its workers: what the job is run with was said, and what is in place was not.
 DRIVER = "driver"
+#: Said by workers that were not told of a driver, as one that is patched tells them.
+UNPATCHED_DRIVER = (
+    "Ray: this worker is patched, but the driver of its job has not said that it is too: classes that Ray "
+    "pickles by value, such as those of the script, are upstream's. Way out: start the driver with `overlay "
+    "run`, or with OVERLAY=1 in its environment"
+)
 
 
 class JobLog:
@@ -62,6 +68,8 @@ class JobLog:
     def first_module(self) -> None:
         """Note that the first module is met that a patch is for. Never raises: it is called by an import."""
         try:
+            if is_worker() and is_first() and not self._is_fork and self._speaker() != DRIVER:
+                log.warning(UNPATCHED_DRIVER)
             self.say_configuration()
             # Otherwise somebody else speaks: rank 0, or the process that started this one.
             if not is_first() or self._speaker() == _name() or not log.heard("info"):
@@ -130,7 +138,7 @@ class JobLog:
         mine = rank()
         who = "this process" if mine is None else f"rank {mine}"
         if self._differ:
-            who = f"the ranks do not agree; {who}"
+            who = f"the comparison of the ranks failed; {who}"
         elif mine is not None and os.environ.get("WORLD_SIZE") != "1":
             who = f"ranks not compared; {who}"
         log.info(f"{who}: {account.sentence()}")

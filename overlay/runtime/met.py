@@ -51,17 +51,18 @@ def find(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]
     """Return the known defects that a job meets, those that are not mended first, then the worst."""
     from overlay.defect import HARMS
     from overlay.source.judge import judge
-    from overlay.source.known_defects import load_defects
+    from overlay.source.known_defects import records, whole
     from overlay.source.source import InstalledTree
 
     patches = engine.known()
     states = {one.patch: one for one in engine.status().patches}
     tree, table = InstalledTree(), engine.tested()
-    found = []
-    for defect in load_defects(patches).values():
-        reasons = why(defect, dialect, parts)
+    indexed, found = [Indexed(part) for part in parts], []
+    for record in records(patches):
+        reasons = why(record, dialect, indexed)
         if reasons is None:
             continue
+        defect = whole(record, patches, table)
         verdicts, planned = _verdicts(engine, defect, patches, tree)
         finding = judge(defect, patches, verdicts, planned, tree, table)
         state, reason = finding.state, finding.reason
@@ -83,7 +84,23 @@ def _with_tuples(part: Mapping[str, object]) -> dict[str, object]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in part.items()}
 
 
-def why(defect: Defect, dialect: Dialect, parts: Iterable[Mapping[str, object]]) -> str | None:
+class Indexed:
+    """Settings by key, of which those that end alike are found without a look at all others."""
+
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        """Index them."""
+        self.settings = settings
+        self._by_end: dict[str, list[str]] = {}
+        for key in settings:
+            self._by_end.setdefault(key.rpartition(".")[2], []).append(key)
+
+    def like(self, key: str) -> Iterable[str]:
+        """Return the keys that a condition may mean."""
+        end = key.rpartition(".")[2]
+        return self.settings if "*" in end else self._by_end.get(end, ())
+
+
+def why(defect: Defect, dialect: Dialect, parts: Iterable[Indexed]) -> str | None:
     """Return the settings by which a job meets a defect, `None` if it does not, or if they do not tell."""
     from overlay.source.conditions import answer
 
@@ -96,10 +113,10 @@ def why(defect: Defect, dialect: Dialect, parts: Iterable[Mapping[str, object]])
     return None
 
 
-def _look_up(
-    settings: Mapping[str, object], dialect: Dialect
-) -> Callable[[Setting], list[tuple[str, object, str]]]:
+def _look_up(indexed: Indexed, dialect: Dialect) -> Callable[[Setting], list[tuple[str, object, str]]]:
     from overlay.source.conditions import means
+
+    settings = indexed.settings
 
     def look_up(condition: Setting) -> list[tuple[str, object, str]]:
         key = condition.key
@@ -108,7 +125,7 @@ def _look_up(
         if key in settings:
             return [(key, settings[key], "")]
         aside = dialect.aside.get(key, ())
-        named = [(full, one, "") for full, one in settings.items() if means(full, key, aside)]
+        named = [(full, settings[full], "") for full in indexed.like(key) if means(full, key, aside)]
         # `actor.strategy` decides, and not the `strategy` that `actor.fsdp_config` has as well.
         depth = min((full.count(".") for full, _, _ in named), default=0)
         named = [one for one in named if one[0].count(".") == depth]

@@ -161,9 +161,12 @@ class _Search:
                 self._visit(holder, self._owners.get(id(holder), []))
             except Exception:  # noqa: BLE001, PERF203 -- one odd object must not stop the patch
                 self._note(gc.get_referents(holder))
-        for reference in weak:  # a table by functions does not know the replacement
-            if any(_is_a(owner, (dict, set)) for owner in self._owners.get(id(reference), ())):
-                self._note([reference()])
+        for reference in weak:
+            for owner in self._owners.get(id(reference), ()):
+                if type(owner) is getattr(sys.modules.get("weakref"), "WeakMethod", None):
+                    owner._func_ref = ref(self._new(reference()), reference.__callback__)  # noqa: SLF001
+                elif _is_a(owner, (dict, set)):  # a table by functions does not know the replacement
+                    self._note([reference()])
         if hidden or sys.version_info >= (3, 13):  # before, to look at running calls leaves traces in them
             self._look_at_calls()
         self._note(_atexit_callbacks())

@@ -25,6 +25,10 @@ ANSWERS = {
 }
 
 
+#: Between reasons.
+_AND = " and "
+
+
 class Open(str):
     """A value that a file of settings does not tell, as it is written there."""
 
@@ -128,5 +132,6 @@ def _any(answers: Sequence[Answer]) -> Answer:
 
 def _together(answers: Sequence[Answer], first: str, second: str) -> Answer:
     word = first if any(one.word == first for one in answers) else second
-    why = dict.fromkeys(one.why for one in answers if one.word == word and one.why)
-    return Answer(word=word, why=" and ".join(why))
+    # Alternatives share conditions, whose reasons are said once.
+    why = dict.fromkeys(why for one in answers if one.word == word for why in one.why.split(_AND) if why)
+    return Answer(word=word, why=_AND.join(why))

@@ -24,13 +24,17 @@ def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
         patches: All that are known, by id.
 
     """
+    table = tables()
+    return {defect.id: whole(defect, patches, table) for defect in records(patches)}
+
+
+def records(patches: Mapping[str, Patch]) -> list[Defect]:
+    """Return all defects as they are recorded."""
     package = import_module(f"{PACK}._defects")
     files = sorted(f"{package.__name__}.{name}" for folder in package.__path__ for name in modules_in(folder))
     found = [defect for file in files for defect in import_module(file).DEFECTS]
-    table = tables()
     # In a checkout without its patch, a defect cannot be judged.
-    known = [defect for defect in found if not defect.patch or defect.patch in patches]
-    return {defect.id: _whole(defect, patches.get(defect.patch), table) for defect in known}
+    return [defect for defect in found if not defect.patch or defect.patch in patches]
 
 
 def dialects() -> tuple[Dialect, ...]:
@@ -39,7 +43,9 @@ def dialects() -> tuple[Dialect, ...]:
     return known
 
 
-def _whole(defect: Defect, patch: Patch | None, table: Table) -> Defect:
+def whole(defect: Defect, patches: Mapping[str, Patch], table: Table) -> Defect:
+    """Return a defect with what its record leaves to the patch that mends it, and to the table."""
+    patch = patches.get(defect.patch)
     of = defect.id if defect.sites else defect.patch
     fixed = defect.fixed or (table.first_without(of, defect.project.name, defect.only) if of else None)
     defect = defect.replace(fixed=fixed)

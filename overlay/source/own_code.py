@@ -11,9 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What Python imports, and what known sources are decided by. The cache of compiled files is left aside: it
-#: says nothing that its source does not.
-_ENDINGS = (".py", ".pyc", ".so", TESTED)
+#: What Python imports or a patch compiles, and what known sources are decided by. The cache of compiled files
+#: is left aside: it says nothing that its source does not.
+_ENDINGS = (
+    ".py", ".pyc", ".pyx", ".so", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".ptx", ".cubin", TESTED,
+)  # fmt: skip
 
 
 def of_module(name: str) -> str:
@@ -66,15 +68,23 @@ def files(package: str) -> dict[str, str]:
     return found
 
 
-def _below(folder: str, inside: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the files of code below a folder, by their paths in it. `os.walk` takes twice as long."""
+def _below(folder: str, inside: str = "", above: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the files of code below a folder, by their paths in it. `os.walk` takes twice as long.
+
+    Links are followed, as an import does, but not to a folder that they lie in.
+    """
+    above = above or (os.path.realpath(folder),)
     try:
         entries = [*os.scandir(folder)]
     except OSError:
         return
     for entry in entries:
         if entry.is_dir():
-            if entry.name != "__pycache__" and not entry.is_symlink():
-                yield from _below(entry.path, f"{inside}{entry.name}{os.sep}")
+            if entry.name == "__pycache__":
+                continue
+            linked = entry.is_symlink()
+            real = os.path.realpath(entry.path) if linked else os.path.join(above[-1], entry.name)
+            if real not in above:
+                yield from _below(entry.path, f"{inside}{entry.name}{os.sep}", (*above, real))
         elif entry.name.endswith(_ENDINGS):
             yield f"{inside}{entry.name}", entry.path

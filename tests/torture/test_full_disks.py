@@ -34,7 +34,7 @@ def judge(path: Path, before: bytes) -> None:
 def test_no_space_left_at_each_call(
     locked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: str
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     before = locked.read_bytes()

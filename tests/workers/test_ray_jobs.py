@@ -100,6 +100,10 @@ def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> Non
     """As by `overlay run` before a script that starts Ray and submits a job that knows nothing of overlay."""
     with running(worksite, tmp_path, 0, **ENVIRONMENT) as armed:
         done = armed.submit([str(HERE / "ray_job.py"), "asked"], {"env_vars": {"SUBMITTED": "yes"}})
+        plain, alone = armed.job("asked")
+    assert plain["task"]["value"] == int(PATCHED)
+    assert "the driver of its job has not said that it is" in alone.stdout + alone.stderr
+    assert "the driver of its job" not in done.stdout + done.stderr
     printed = done.stdout + done.stderr
     (found,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     for kind in ("task", "actor"):

@@ -149,14 +149,24 @@ def test_variables_that_env_takes_away_start_nothing(worksite: Venv) -> None:
     assert done.stdout.split()[-1] == PATCHED, done.stderr
 
 
-def test_of_a_shell_the_first_python_is_asked_and_it_is_started(worksite: Venv, other: Venv) -> None:
+def test_of_a_shell_each_python_is_asked_and_it_is_started(
+    worksite: Venv, other: Venv, tmp_path: Path
+) -> None:
     done = run(worksite, "sh", "-c", "echo ran")
     assert (done.stdout, done.stderr) == ("ran\n", "")
     done = run(worksite, "sh", "-c", "echo ran", **other.on_path())
     assert done.stdout == "ran\n"
     assert done.stderr.startswith(
-        "overlay: sh may start any Python, and the first on the PATH would not be patched: "
+        "overlay: sh may start any Python, and `python` on the PATH would not be patched: "
     )
+    # A script that starts `python3` gets another one than a script that starts `python`.
+    wrapper = tmp_path / "python3"
+    wrapper.write_text(f'#!/bin/sh\nexec {other.python} "$@"\n')
+    wrapper.chmod(0o755)
+    path = worksite.on_path()["PATH"]
+    done = run(worksite, "sh", "-c", "echo ran", PATH=f"{tmp_path}:{path}")
+    assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 1)
+    assert "and `python3` on the PATH would not be patched: " in done.stderr
 
 
 def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:

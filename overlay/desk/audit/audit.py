@@ -32,6 +32,8 @@ class Audit(Record):
     #: What the settings of a job say of each, by id; empty if none were given.
     answers: dict[str, Answer]
     settings: Settings | None = None
+    #: The projects that are there, with their versions.
+    installed: tuple[str, ...] = ()
 
     def of(self, *states: str) -> list[Finding]:
         """Return the findings in some states."""
@@ -58,10 +60,6 @@ class Audit(Record):
             if found := self.of(state):
                 parts.append(f"{len(found)} {words}")
         return ", ".join(parts)
-
-    def versions(self) -> str:
-        """Return the projects that are there and their versions."""
-        return ", ".join(sorted({f"{one.project} {one.version}".strip() for one in self.findings}))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: the plan, and a record for each defect of a project that is there."""
@@ -115,13 +113,21 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
         everything = {one.patch: one for one in engine.plan_each(tree).verdicts}
     defects, table = load_defects(patches), engine.tested()
     found = [judge(defect, patches, everything, planned, tree, table) for defect in defects.values()]
+    here = {f"{one.project} {one.version}".strip() for one in found if one.state != "not-installed"}
     kept = _sorted(one for one in found if concerns(one, harms or HARMS))
     answers = (
         {}
         if settings is None
         else {one.defect: job_settings.answer(defects[one.defect], settings) for one in kept}
     )
-    return Audit(plan=plan, defects=defects, findings=tuple(kept), answers=answers, settings=settings)
+    return Audit(
+        plan=plan,
+        defects=defects,
+        findings=tuple(kept),
+        answers=answers,
+        settings=settings,
+        installed=tuple(sorted(here)),
+    )
 
 
 def read_settings(path: str, tree: InstalledTree) -> Settings:

@@ -33,8 +33,9 @@ class Settings(Record):
     options: dict[str, Any] = {}  # noqa: RUF012 -- a record is never changed
     #: What the file takes from elsewhere: what it does not say itself may stand there.
     elsewhere: tuple[str, ...] = ()
-    #: The files that should have told more of them, and are not there.
-    missing: tuple[str, ...] = ()
+    #: The files that should have told more of them and were not read, each with the reason, or nothing if
+    #: it is not there.
+    missing: dict[str, str] = {}  # noqa: RUF012 -- a record is never changed
 
     def look_up(self, key: str) -> list[tuple[str, Any, str]]:
         """Return where a setting is given, its value and a remark on that; empty if nothing is known."""
@@ -139,7 +140,7 @@ def recognise(
         if one is not None and not any(fnmatchcase(str(one), pattern) for pattern in patterns)
     )
     return Settings(
-        file=file, dialect=best, values=values, options=declared, elsewhere=elsewhere, missing=tuple(missing)
+        file=file, dialect=best, values=values, options=declared, elsewhere=elsewhere, missing=missing
     )
 
 

@@ -142,7 +142,7 @@ def in_yaml(text: str, path: str) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as error:
-        raise SettingsError(f"to read {path}, the package PyYAML is needed: pip install pyyaml") from error
+        raise SettingsError(f"PyYAML is needed to read {path}: pip install pyyaml") from error
     found: dict[str, Any] = {}
     try:
         # A number or a date that Python cannot hold is a `ValueError`.

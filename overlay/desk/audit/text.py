@@ -26,9 +26,9 @@ _SELECT = "select "
 
 def screen(audit: Audit) -> str:
     """Return all findings, those that nobody mends first."""
-    if not audit.findings:
-        return "no project that a known defect is of"
-    lines = [*_wrapped(audit.versions(), rest="  "), *_wrapped(audit.count(), rest="  ")]
+    if not audit.installed:
+        return "nothing was checked: no project that a known defect is of is here"
+    lines = [*_wrapped(", ".join(audit.installed), rest="  "), *_wrapped(audit.count(), rest="  ")]
     if audit.settings is None:
         lines += _lines("PRESENT AND NOT MENDED", audit.of("open"), audit)
         lines += _paragraph("NOT KNOWN FOR THIS SOURCE", audit.of("unknown-source"))
@@ -115,6 +115,9 @@ def _unknown(settings: Settings) -> list[str]:
     if settings.elsewhere:
         more = ", ".join(settings.elsewhere)
         lines += _wrapped(f"It takes more from {more}, which was not read: no default is assumed", rest="  ")
+    for path, why in settings.missing.items():
+        if why:
+            lines += _wrapped(f"{path}, which declares options and defaults, was not read: {why}", rest="  ")
     lines += _title("UNKNOWN SETTINGS", unknown)
     if unknown:
         them = [f"{key} (did you mean {near}?)" if near else key for key, near in unknown.items()]

@@ -25,22 +25,27 @@ if TYPE_CHECKING:
 _COMPUTED = Open("computed")
 
 
-def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], list[str]]:
-    """Return the options by key, each with its default or an `Open`, and the files that are not there."""
+def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the options by key, each with its default or an `Open`, and the files that were not read.
+
+    Of these it says why, or nothing if they are not there.
+    """
     found: dict[str, Any] = {}
-    missing = []
+    missing = {}
     for path in dialect.sources:
         try:
-            found = {**_in_file(path, read(path) or ""), **found}
-        except (SyntaxError, ValueError, RecursionError, OverlayError):  # noqa: PERF203 -- each by itself
-            missing.append(path)
+            text = read(path)
+            if text:
+                found = {**_in_file(path, text), **found}
+            else:
+                missing[path] = ""
+        except (SyntaxError, ValueError, RecursionError, OverlayError) as error:  # noqa: PERF203 -- each by itself
+            missing[path] = str(error)
     return found, missing
 
 
 @lru_cache(maxsize=32)
 def _in_file(path: str, text: str) -> dict[str, Any]:
-    if not text:
-        raise ValueError(path)
     return dict(_declared(ast.parse(text))) if path.endswith(".py") else in_yaml(text, path)
 
 

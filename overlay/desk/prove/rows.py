@@ -8,7 +8,6 @@ may have moved: the contract is run on upstream alone.
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from itertools import pairwise, product
 
@@ -16,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from overlay.errors import OverlayError, SourceError, TrustError
 from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.whole import write_whole
 from overlay.records.own_digest import of_code
 from overlay.source.decide import decide
 from overlay.source.table import Row, files_digest, is_so, rows_in, said
@@ -229,8 +229,6 @@ class File(Record):
     def write(self, path: str) -> None:
         """Write the whole of it, or leave what was there. Raises `TrustError`."""
         try:
-            with open(f"{path}.new", "w", encoding="utf-8") as file:
-                file.write(text_of(self.sources, self.rows, self.mutants))
-            os.replace(f"{path}.new", path)
+            write_whole(path, text_of(self.sources, self.rows, self.mutants).encode())
         except OSError as error:
             raise TrustError(f"{path} cannot be written: {error}") from error

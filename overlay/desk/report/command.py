@@ -11,12 +11,27 @@ from overlay.desk.report.headline import view_of_plan
 from overlay.desk.report.job import read
 from overlay.errors import ReportError
 from overlay.model.record import TYPE_CHECKING
+from overlay.model.whole import write_whole
 from overlay.source.source import InstalledTree
 
 if TYPE_CHECKING:
     import argparse
 
     from overlay.runtime.engine import Engine
+
+#: What every page has near its beginning.
+_TITLE = b"<title>overlay: "
+
+
+def _refuse_other(path: str) -> None:
+    """Raise `ReportError` if there is a file that is no report."""
+    if os.path.isfile(path) and os.path.getsize(path):
+        with open(path, "rb") as file:
+            if _TITLE in file.read(4096):
+                return
+        raise ReportError(
+            f"{path} exists and is no report of overlay's, so nothing was written: name another file"
+        )
 
 
 def write(engine: Engine, arguments: argparse.Namespace) -> int:
@@ -38,9 +53,9 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         audits.append((view, make_audit(engine, plan, tree, selected=selected)))
     text, first = page.render(engine.known(), job, audits)
     data = text.encode("utf-8", errors="backslashreplace")
+    _refuse_other(path)
     try:
-        with open(path, "wb") as file:
-            file.write(data)
+        write_whole(path, data)
     except OSError as error:
         raise ReportError(f"the report cannot be written: {error}") from error
     say(f"wrote {os.path.abspath(path)} ({len(data) / 1e3:.0f} kB): {first.tally()}")

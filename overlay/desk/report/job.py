@@ -312,8 +312,10 @@ def _statement(status: Status, common: set[str]) -> agreement.Statement:
     if not status.enabled:
         return agreement.Statement()
     own = [name for name in status.selection if name not in common]
+    code = {name: f"code {digest[:12]}" for name, digest in status.code.items()}
     facts = {
-        "overlay": status.version,
+        **code,
+        "overlay": ", ".join(filter(None, [status.version, code.get("overlay", "")])),
         "Python": status.python,
         "strict": "yes" if status.strict else "no",
         "pinned to": status.pinned or "nothing",

@@ -85,6 +85,8 @@ def test_tables_fit_a_terminal(command: str, tmp_path: Path) -> None:
 
 
 def test_plan_of_an_empty_folder(tmp_path: Path) -> None:
+    shown = overlay("plan", "--site", str(tmp_path)).stdout
+    assert shown.startswith("no selected patch is for anything that is installed here\nleft out, ")
     data = read("plan", "--site", str(tmp_path), code=2)
     opt_in = {patch["id"] for patch in read("list") if patch["opt_in"]}
     found = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
@@ -137,8 +139,31 @@ def test_exit_codes_of_audit_follow_harm_and_settings(site: str, tmp_path: Path)
 def test_audit_explains_one_defect(site: str) -> None:
     data = read("audit", site, "--explain", "verl.per-token-loss-untold", code=1)
     assert data["finding"]["defect"] == data["defect"]["id"] == "verl.per-token-loss-untold"
-    done = overlay("audit", site, "--explain", "verl.per-token-loss")
-    assert (done.returncode, "the nearest: verl.per-token-loss-untold" in done.stderr) == (2, True)
+    for name, hint in (
+        ("verl.per-token-loss", "the nearest: verl.per-token-loss-untold"),
+        ("foo", "which docs/defects.md names"),
+    ):
+        done = overlay("audit", site, "--explain", name)
+        assert (done.returncode, hint in done.stderr) == (2, True)
+
+
+def test_audit_says_that_pyyaml_is_missing(
+    site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = Path(site, "verl/trainer/config/sft_trainer_engine.yaml")
+    options.parent.mkdir(parents=True)
+    options.write_text("trainer: {resume_mode: auto}\n")
+    script = tmp_path / "run.sh"
+    script.write_text("python -m verl.trainer.main_ppo trainer.resume_mode=auto\n")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    cli.main(["audit", site, "--settings", str(script)])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "sft_trainer_engine.yaml, which declares options and defaults, was not read: PyYAML is needed"
+        in shown
+    )
+    assert cli.main(["audit", site, "--settings", str(options)]) == 2
+    assert "pip install pyyaml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -165,7 +190,10 @@ def test_audit_explains_one_defect(site: str) -> None:
         (["frobnicate"], {}, "there is no command 'frobnicate'; there are: --help"),
         (["docter"], {}, "there is no command 'docter'; did you mean doctor?"),
         (["--patch", "all"], {}, "does not take '--patch'; did you mean --patches after run or plan"),
+        (["--judged"], {}, "did you mean --judged after prove?"),
+        (["--output", "x"], {}, "did you mean --output after report?"),
         (["--jsn"], {}, "did you mean --json?"),
+        (["run", "--pin", "", "x"], {}, "--pin is empty"),
         (["--zz"], {}, "`overlay --help` lists the commands"),
         (["plan", "--pathes", "x"], {}, "`overlay plan` does not take '--pathes'; did you mean --patches?"),
     ],
@@ -185,11 +213,23 @@ def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None
     done = overlay("audit", "--site", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr == (
-        f"overlay: no upstream of a selected patch is in {tmp_path}: name the folders of the path, such as "
-        "the site-packages and each checkout\n"
+        f"overlay: no upstream is in {tmp_path}, so nothing was checked: name the folders that have one, "
+        "such as a site-packages and each checkout\n"
     )
+    assert done.stdout.startswith("nothing was checked")
     # With no patch selected there is none to be missed.
     assert overlay("plan", "--patches", "none", "--site", str(tmp_path)).stderr == ""
+
+
+def test_an_audit_where_nothing_is_installed_is_no_all_clear(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if "site-packages" not in path])
+    assert cli.main(["audit"]) == 2
+    shown = capsys.readouterr()
+    assert f"no upstream is installed in {sys.executable}, so nothing was checked" in shown.err
+    assert shown.out.startswith("nothing was checked")
+    assert cli.main(["audit", "--explain", "verl.per-token-loss-untold"]) == 0
 
 
 def test_the_projects_of_an_image_lie_in_several_folders(tmp_path: Path) -> None:

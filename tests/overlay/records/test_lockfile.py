@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from overlay.cli import main
 from overlay.errors import LockError
 from overlay.records import lock as _lock
 from overlay.records import lockfile
@@ -107,6 +108,44 @@ def test_what_has_the_right_digest_must_be_a_lock(tmp_path: Path, change: Any, w
     lock = example()
     change(lock)
     assert words in refusal(tmp_path / "x.lock", lockfile.write(_lock.with_digest(lock)))
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda lock: lock.update(kernel="6.1"),
+        lambda lock: lock["overlay"].update(kernel="6.1"),
+        lambda lock: lock["pack"][0].update(kernel="6.1"),
+        lambda lock: lock["patch"][0].update(kernel="6.1"),
+        lambda lock: lock["patch"][0]["target"][0].update(kernel="6.1"),
+    ],
+    ids=range(5),
+)
+def test_a_key_that_nobody_knows_is_refused(tmp_path: Path, add: Any) -> None:
+    lock = example()
+    add(lock)
+    text = lockfile.write(_lock.with_digest(lock))
+    assert "this one does not know kernel in a lock" in refusal(tmp_path / "x.lock", text)
+
+
+def test_a_file_beside_a_lock_stays(tmp_path: Path) -> None:
+    neighbour, path = tmp_path / "x.lock.new", tmp_path / "x.lock"
+    neighbour.write_text("mine")
+    lockfile.save(str(path), example())
+    lockfile.save(str(path), example())
+    assert neighbour.read_text() == "mine"
+    assert sorted(tmp_path.iterdir()) == [path, neighbour]
+
+
+def test_update_does_not_replace_what_was_never_a_lock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.lock"
+    for text, code in (("my notes", 2), ('{"a": 1}', 2), ('{\n "format": 2,\n "over', 0), ("", 0)):
+        path.write_text(text)
+        assert main(["lock", "--update", "--patches", "none", "--file", str(path)]) == code, text
+        assert (path.read_text() == text) is (code == 2)
+        assert ("is no lock" in capsys.readouterr().err) is (code == 2)
 
 
 def test_an_edited_lock_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fake_upstream import PATCH_FILE, forget, write_files
 
 from overlay.records import own_digest
-from overlay.records.own_digest import of_code, of_overlay, of_package
+from overlay.records.own_digest import of_code, of_overlay, of_pack
 from overlay.source.own_code import files as _files
 from overlay.source.registry import load_patches
 from overlay.source.table import NAME
@@ -40,10 +40,10 @@ def test_all_code_is_counted_of_overlay_and_of_a_pack_with_what_patches_were_tes
 ) -> None:
     """Ranks and locks compare it. What a patch was proven on is no code of it."""
     load_patches("digestpack")
-    before = of_package("digestpack"), of_code("lib.it")
+    before = of_pack("digestpack"), of_code("lib.it")
     (folder.parent / NAME).write_text("one")
     assert of_code("lib.it") == before[1]
-    assert of_package("digestpack") != before[0]
+    assert of_pack("digestpack") != before[0]
     whole = of_overlay()
     for file in (NAME, "recompute/__init__.py", "engine.py", "warm.py"):
         with monkeypatch.context() as patch:
@@ -53,6 +53,20 @@ def test_all_code_is_counted_of_overlay_and_of_a_pack_with_what_patches_were_tes
                 lambda of, file=file: {k: p for k, p in _files(of).items() if not k.endswith(file)},
             )
             assert of_overlay() != whole, file
+
+
+def test_a_pack_is_all_that_its_patches_can_import_beside_them(folder: Path) -> None:
+    outer = folder.parents[2]
+    write_files(outer / "acme", {"__init__.py": "", "helpers.py": "a = 1\n", "patches/__init__.py": ""})
+    (outer / "acme/patches/lib").symlink_to(folder.parent)
+    before = {of_pack("acme.patches")}
+    (outer / "acme/helpers.py").write_text("a = 2\n")
+    before.add(of_pack("acme.patches"))
+    (folder / "fix.py").write_text("a = 3\n")
+    before.add(of_pack("acme.patches"))
+    (outer / "acme/kernel.cu").write_text("int a;\n")
+    before.add(of_pack("acme.patches"))
+    assert len(before) == 4
 
 
 def test_the_code_of_a_row_is_what_a_patch_does_and_its_contract_without_words(folder: Path) -> None:
@@ -83,12 +97,18 @@ def test_all_code_below_a_folder_is_counted_and_nothing_else(folder: Path) -> No
     names = ("a.pyc", "b.so", "c.txt", "__pycache__/d.pyc", "deep/e/f.py", "x.py/g.py")
     write_files(pack, dict.fromkeys(names, ""))
     (pack / "linked").symlink_to(pack / "deep")
+    (pack / "deep/round").symlink_to(pack)
     (pack / "linked.py").symlink_to(pack / "a.pyc")
     (pack / "gone.py").symlink_to(pack / "nowhere")
     walked = {
         str(Path(place, name).relative_to(pack))
-        for place, _, names in os.walk(pack)
+        for folder in (pack, pack / "linked")
+        for place, _, names in os.walk(folder)
         for name in names
         if "__pycache__" not in place and name.endswith((".py", ".pyc", ".so"))
     }
-    assert set(_files("digestpack")) == walked >= {"deep/e/f.py", "x.py/g.py", "linked.py", "gone.py"}
+    assert (
+        set(_files("digestpack"))
+        == walked
+        >= {"deep/e/f.py", "linked/e/f.py", "x.py/g.py", "linked.py", "gone.py"}
+    )

@@ -109,7 +109,7 @@ def run(program: Path, *words: str, **variables: Any) -> list[str]:
 
 
 CHANGED = "up.doubled changed 2 of 3 calls; up to 11"
-IDLE = "1 patch applied but not needed in this run"
+IDLE = "applied, but had nothing to do: up.doubled"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,12 @@ IDLE = "1 patch applied but not needed in this run"
         (("-1",), "", f"in this process: {IDLE}"),
         (("-1",), "0", f"on rank 0: {IDLE}"),
         (("3",), "", "in this process: up.doubled looked at 1 call and changed nothing"),
-        # The child of a fork does not say it again.
+        # The child of a fork says what it did itself.
+        (
+            ("", "pid = os.fork()\nif pid: os.waitpid(pid, 0); os._exit(0)\nup.double(12)"),
+            "",
+            "in this process: up.doubled changed 1 of 1 call; up to 12",
+        ),
         (
             ("12", "pid = os.fork()\nif pid: os.waitpid(pid, 0)"),
             "",
@@ -149,10 +154,19 @@ def test_the_end_takes_five_lines_at_most() -> None:
     said = lines(status)
     assert [line.split()[3] for line in said[:3]] == ["up.changed-0", "up.changed-1", "up.changed-2"]
     assert said[3:] == [
-        "in this process: 4 more patches had work; a ledger has their figures",
-        "in this process: 1 patch applied but not needed in this run",
+        "in this process: 4 more patches had work; OVERLAY_LEDGER_DIR keeps their figures",
+        "in this process: applied, but had nothing to do: up.idle",
     ]
     assert len(lines(status.replace(patches=(always, idle, *changed)))) == 5
+    many = [patch(f"up.idle-{number}", calls=0) for number in range(4)]
+    assert lines(status.replace(patches=(*many,))) == [
+        "in this process: applied, but had nothing to do: 4 patches"
+    ]
+    # Somebody calls the original of one that is incomplete, and the parent of a fork had work, perhaps.
+    assert lines(status.replace(patches=(idle.replace(state="incomplete"),))) == []
+    assert lines(status.replace(patches=(always, idle)), is_fork=True) == [
+        "in this process: up.always changed 1 call"
+    ]
 
 
 def test_a_process_without_the_upstream_says_and_leaves_nothing(program: Path, tmp_path: Path) -> None:
@@ -194,6 +208,16 @@ def test_a_rank_that_differs_is_named(program: Path, tmp_path: Path) -> None:
     said = job.read(folder).table()
     assert "4 processes, which say 2 things" in said
     assert "they differ in\n  strict\n    ranks 0-1,3  no\n    rank 2       yes" in said
+
+
+def test_a_rank_with_other_code_of_a_patch_is_named(program: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "job")
+    for rank in range(3):
+        with open(tmp_path / "patches/up/doubled/effect.py", "a") as file:  # noqa: PTH123
+            file.write("MORE = 1\n" * (rank == 2))
+        run(program, "1", RANK=str(rank), OVERLAY_LEDGER_DIR=folder)
+    (one,) = job.read(folder).to_dict()["differences"]
+    assert (one["fact"], [who for who, _ in one["said"]]) == ("overlay", ["ranks 0-1", "rank 2"])
 
 
 def test_a_process_that_is_killed_leaves_what_was_written_last(program: Path, tmp_path: Path) -> None:

@@ -104,6 +104,34 @@ def test_who_says_what(job: Job, environ: dict[str, str], said: list[str]) -> No
     assert job.said() == []
 
 
+@pytest.mark.parametrize(
+    ("environ", "warned"),
+    [
+        ({}, True),
+        ({"RANK": "0"}, True),
+        ({"RANK": "1"}, False),
+        ({settings.SAID: DRIVER}, False),
+        ({"program": "train.py"}, False),
+    ],
+    ids=["no rank", "rank 0", "rank 1", "told by its driver", "no worker"],
+)
+def test_a_patched_worker_says_that_its_driver_is_not(
+    job: Job, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], warned: bool
+) -> None:
+    """As with `OVERLAY` in the `env_vars` that verl gives its workers, and nowhere else."""
+    for name, text in environ.items():
+        job.set(name, text)
+    program = environ.get("program", "/ray/default_worker.py")
+    monkeypatch.setattr(sys, "orig_argv", ["python", program])
+    one = job.process()
+    one.first_module()
+    assert (job_log.UNPATCHED_DRIVER in " ".join(job.said())) is warned
+    one.note_fork()
+    log.set_level("info")
+    one.first_module()
+    assert job_log.UNPATCHED_DRIVER not in " ".join(job.said())
+
+
 def test_a_rank_that_multiprocessing_starts_speaks_for_itself(job: Job) -> None:
     job.process().say_configuration()
     assert job.said() == [INTRODUCED]
@@ -189,7 +217,7 @@ def test_ranks_that_differ_are_not_said_to_agree(job: Job) -> None:
     one.first_module()
     one.note_disagreement()
     one.say_alone()
-    assert job.said()[1:] == ["overlay: the ranks do not agree; rank 0: 1 applied"]
+    assert job.said()[1:] == ["overlay: the comparison of the ranks failed; rank 0: 1 applied"]
 
 
 def test_one_that_is_told_its_rank_later_leaves_it_to_rank_0(job: Job) -> None:

@@ -13,6 +13,7 @@ from overlay.patches.verl.known_defects import trained
 from overlay.runtime import met
 from overlay.runtime.engine import Engine
 from overlay.runtime.loading import load_all
+from overlay.source import conditions
 from overlay.source.known_defects import load_defects
 
 if TYPE_CHECKING:
@@ -58,46 +59,80 @@ def settings_of(
     return found
 
 
+def why(defect: Defect, dialect: Dialect, parts: list[dict[str, Any]]) -> str | None:
+    return met.why(defect, dialect, [met.Indexed(part) for part in parts])
+
+
 @pytest.mark.parametrize(("defect", "way"), WAYS)
 def test_a_defect_is_told_where_each_condition_holds(defect: Defect, way: tuple[Condition, ...]) -> None:
     dialect = dialect_of(defect)
-    assert met.why(defect.replace(when=(way,)), dialect, [settings_of(way, dialect)])
+    assert why(defect.replace(when=(way,)), dialect, [settings_of(way, dialect)])
     for one in way:
         if [getattr(other, "key", "") for other in way].count(one.key) == 1:  # type: ignore[union-attr]
             left = settings_of(way, dialect, fails=one)
-            assert met.why(defect.replace(when=(way,)), dialect, [left]) is None
+            assert why(defect.replace(when=(way,)), dialect, [left]) is None
+
+
+OF_MEGATRON = [one for one in WAYS if one.values[0].project.name == "megatron-core"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("defect", "way"), OF_MEGATRON)
+def test_verl_meets_what_megatron_has_by_its_engine_alone(defect: Defect, way: tuple[Condition, ...]) -> None:
+    engine = "actor_rollout_ref.actor.megatron"
+    given = {f"{engine}.{key}": one for key, one in settings_of(way, VERL).items()}
+    mine = defect.replace(when=(way,))
+    assert why(mine, VERL, [{**given, "actor_rollout_ref.actor.strategy": "megatron"}])
+    assert why(mine, VERL, [{**given, "actor_rollout_ref.actor.strategy": "fsdp"}]) is None
+    assert why(mine, VERL, [given]) is None
+
+
+def test_a_look_up_compares_few_settings_with_each_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A job of verl with Megatron has some eight hundred.
+    asked, compare = [], conditions.means
+
+    def counted(full: str, key: str, aside: tuple[str, ...]) -> bool:
+        asked.append(full)
+        return compare(full, key, aside)
+
+    monkeypatch.setattr(conditions, "means", counted)
+    plain = {f"actor_rollout_ref.part{number}.setting{number}": number for number in range(800)}
+    mine = {"actor_rollout_ref.actor.strategy": "fsdp", "actor_rollout_ref.actor.use_dynamic_bsz": True}
+    parts = [met.Indexed({**plain, **mine})]
+    for defect in DEFECTS.values():
+        met.why(defect, VERL, parts)
+    assert 0 < len(asked) < len(DEFECTS)
 
 
 @pytest.mark.parametrize("defect", DEFECTS.values(), ids=list(DEFECTS))
 def test_options_that_are_not_there_meet_nothing(defect: Defect) -> None:
     asked = [one for way in defect.when for one in way if isinstance(one, Setting)]
     if asked and not any(None in one.among for one in asked):
-        assert met.why(defect, dialect_of(defect), [{}]) is None
+        assert why(defect, dialect_of(defect), [{}]) is None
 
 
 def test_parts_are_not_mixed() -> None:
     defect = DEFECTS["slime.eps-clip-c-ignored"]
     all_three = {"eps_clip_c": 3.0, "train_backend": "megatron", "advantage_estimator": "grpo"}
     dialect = dialect_of(defect)
-    assert met.why(defect, dialect, [all_three])
-    assert met.why(defect, dialect, [{**all_three, "advantage_estimator": "cispo"}]) is None
+    assert why(defect, dialect, [all_three])
+    assert why(defect, dialect, [{**all_three, "advantage_estimator": "cispo"}]) is None
     parts = [{**all_three, "eps_clip_c": None}, {**all_three, "train_backend": "fsdp"}]
-    assert met.why(defect, dialect, parts) is None
+    assert why(defect, dialect, parts) is None
 
 
 def test_a_configuration_within_the_engine_decides_nothing() -> None:
     found = {"actor.fsdp_config.strategy": "fsdp", "actor.strategy": "other", "actor.use_dynamic_bsz": True}
     memory = DEFECTS["verl.fsdp-keeps-outputs"]
     memory = memory.replace(when=((memory.when[0][0],),))
-    assert met.why(memory, VERL, [found]) is None
-    assert met.why(memory, VERL, [{**found, "actor.strategy": "fsdp2"}]) == "actor.strategy is fsdp2"
+    assert why(memory, VERL, [found]) is None
+    assert why(memory, VERL, [{**found, "actor.strategy": "fsdp2"}]) == "actor.strategy is fsdp2"
 
 
 def test_adapters_of_the_actor_are_not_read_in_the_critic() -> None:
     critic = {"actor_rollout_ref.model.lora_rank": 8, "critic.model.lora.merge": False}
     views = DEFECTS["verl.lora-views-reused"]
-    assert met.why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": True}]) is None
-    assert met.why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": False}])
+    assert why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": True}]) is None
+    assert why(views, VERL, [{**critic, "actor_rollout_ref.model.lora.merge": False}])
 
 
 def test_the_engine_of_sft_is_told_by_its_settings() -> None:
@@ -120,7 +155,7 @@ def test_of_a_list_one_member_is_enough(monkeypatch: pytest.MonkeyPatch) -> None
     losses = DEFECTS["megatron.seq-aux-loss-micro-batch-scale"].when[0]
     asked = tuple(one for one in losses if isinstance(one, Setting) and one.key in given)
     assert len(asked) == 2
-    assert met.why(DEFECTS["megatron.seq-aux-loss-micro-batch-scale"].replace(when=(asked,)), FLAGS, seen)
+    assert why(DEFECTS["megatron.seq-aux-loss-micro-batch-scale"].replace(when=(asked,)), FLAGS, seen)
 
 
 def test_settings_that_cannot_be_read_stop_no_job() -> None:

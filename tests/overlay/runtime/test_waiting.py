@@ -14,12 +14,13 @@ from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import PACKAGE, Upstream, tables, triple
+from fake_upstream import PACKAGE, Upstream, forget, tables, triple
 
 from overlay.errors import OverlayError, SelectionError
 from overlay.patch import Project
 from overlay.runtime import engine as engine_module
 from overlay.runtime.engine import Engine
+from overlay.runtime.finder import Once
 from overlay.source.registry import load_patches, watched_packages
 
 if TYPE_CHECKING:
@@ -145,11 +146,20 @@ def test_a_selection_that_is_in_vain_is_named_by_who_speaks(
     ids = ["fakeup.scale", "gone.f"]
     monkeypatch.setattr(engine_module, "awaited", lambda: (frozenset({PACKAGE}), ids))
     armed.engine = Engine(armed._load, table=tables(), speaks=True)
-    armed.engine.arm(at_start=True)
-    capsys.readouterr()
-    core()
-    found = "".join(line for line in capsys.readouterr().err.splitlines() if "selection" in line)
-    assert found.removeprefix("overlay: ").partition(" [rank=")[0] == said
+    # By the environment, by a call before the upstream is imported, and by one after that.
+    for enable in (armed.engine.arm, armed.engine.enable, armed.engine.enable):
+        capsys.readouterr()
+        if enable == armed.engine.arm:
+            armed.engine.arm(at_start=True)
+        else:
+            armed.engine.enable(terms)
+        core()
+        found = "".join(line for line in capsys.readouterr().err.splitlines() if "selection" in line)
+        assert found.removeprefix("overlay: ").partition(" [rank=")[0] == said
+        armed.engine.disable()
+        if enable == armed.engine.arm:
+            forget()
+    assert not any(isinstance(finder, Once) for finder in sys.meta_path)
 
 
 def test_it_can_be_disarmed_before(armed: Armed) -> None:

@@ -42,6 +42,7 @@ def an_audit(
         findings=tuple(findings),
         answers=answers,
         settings=settings if words is not None else None,
+        installed=("lib 1.0",),
     )
 
 

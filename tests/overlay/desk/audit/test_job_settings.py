@@ -152,7 +152,7 @@ def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
 def test_unknown_settings_are_named_with_the_nearest(tmp_path: Path) -> None:
     found = settings(tmp_path, "--ranks 2 --rnks 3 --zzz --depth 4 --other y --no-depth --computed 1")
     assert found.unknown() == {"rnks": "ranks", "zzz": ""}
-    assert found.missing == ()
+    assert not found.missing
 
 
 def test_a_default_of_the_installation_counts_where_no_other_is_known(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from audit_cases import ODD, RIGHT, WRONG
+from audit_cases import ODD, RIGHT, WRONG, a_defect
 
+from overlay.defect import switched
 from overlay.desk.audit.text import explanation, screen
+from overlay.source import conditions
 from overlay.source.judge import STATES
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def test_a_patch_that_is_not_selected_mends_nothing(
 def test_harms_filter_and_what_is_not_installed_is_no_finding(audited: Callable[..., Audit]) -> None:
     audit = audited(harms=("hang",))
     assert audit.findings == ()
-    assert screen(audit) == "no project that a known defect is of"
+    assert screen(audit).startswith("lib 1.0\n0 present and mended, 0 present and not mended\n")
     assert audited(harms=("silent-wrong",)).findings
 
 
@@ -79,3 +81,12 @@ def test_a_tree_that_cannot_be_read_is_unknown_and_never_an_error(audited: Calla
     (finding,) = audited("def f(:\n").findings
     assert finding.state == "unknown-source"
     assert "does not parse" in finding.reason
+
+
+def test_a_reason_that_alternatives_share_is_said_once() -> None:
+    shared, one, other_one = switched("shared"), switched("one"), switched("other")
+    defect = a_defect().replace(when=((shared, one), (shared, other_one)))
+    said = conditions.answer(defect, lambda _: [])
+    assert said == conditions.Answer(
+        word="untold", why="shared is not known and one is not known and other is not known"
+    )

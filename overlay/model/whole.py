@@ -1,0 +1,30 @@
+"""Files that are written as a whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write a file: all of it, or what was there before stays. No other file is touched.
+
+    What a link leads to is replaced, not the link. Raises `OSError`.
+    """
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):  # a terminal, a pipe: nothing takes its place
+        with open(path, "wb") as file:
+            file.write(data)
+        return
+    fresh = f"{path}.{os.urandom(4).hex()}.new"
+    try:
+        with open(fresh, "xb") as file:
+            file.write(data)
+        if os.path.exists(path):
+            shutil.copymode(path, fresh)
+        os.replace(fresh, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(fresh)
+        raise
