@@ -81,6 +81,18 @@ def stand_in(package: str = "slime") -> None:
         module = module_from_spec(spec)
         sys.modules[name] = module
         setattr(outer, child, module)
+    if package == "slime":
+        _choose_cuda()
+
+
+def _choose_cuda() -> None:
+    """Choose CUDA, which `cuda_on_cpu` stands in for: slime after 0.3.1 asks torch what there is."""
+    try:
+        accelerator: Any = importlib.import_module("slime.utils.accelerator")
+    except ModuleNotFoundError:
+        return
+    accelerator._register_builtin_backends()
+    accelerator._ACCELERATOR = accelerator._REGISTRY["cuda"].factory()
 
 
 def import_slime(*names: str) -> list[ModuleType]:

@@ -20,6 +20,7 @@ _GROUPED = (
 _PROVIDER = "slime.backends.megatron_utils.model_provider:get_model_provider_func"
 _INNER = "slime.backends.megatron_utils.model_provider:_get_model_provider_func"
 _BRIDGED = "slime.utils.megatron_bridge_utils"
+_OTHER = "slime.backends.megatron_utils.actor:MegatronTrainRayActor.load_other_checkpoint"
 _GDN = beyond("the model is Qwen3-Next or Qwen3.5, with slime's own layer")
 
 _silent, _hang, _oom, _crash, _slow = by_harm(SLIME)
@@ -80,7 +81,26 @@ DEFECTS = (
         patch="slime.capped-partitions",
     ),
     _silent(
+        id="slime.first-weights-of-another-model",
+        summary="The first rollouts after a resume come from the reference, or from the model loaded last.",
+        met="A resume with a reference, a teacher on Megatron or --keep-old-actor, where training is not "
+        "offloaded.",
+        when=all_of(
+            one_of(
+                other("kl_coef", 0),
+                switched("use_kl_loss"),
+                among("opd_type", "megatron"),
+                switched("keep_old_actor"),
+            ),
+            among("offload_train", False),
+            beyond("the actor's weights are not those that were loaded last, as after a resume"),
+        ),
+        patch="slime.other-models",
+    ),
+    _silent(
         id="slime.model-of-another-step",
+        met="--ref-ckpt-step or --opd-teacher-ckpt-step without --ckpt-step, and another model loaded after "
+        "it.",
         summary="The teacher and the old actor are loaded from the step named for the reference.",
         when=(
             (
@@ -92,7 +112,8 @@ DEFECTS = (
             (given("ref_ckpt_step"), among("ckpt_step", None), switched("keep_old_actor")),
             (given("opd_teacher_ckpt_step"), among("ckpt_step", None), switched("keep_old_actor")),
         ),
-        patch="slime.checkpoint-step",
+        sites=(_OTHER,),
+        patch="slime.other-models",
     ),
     _silent(
         id="slime.eps-clip-c-ignored",

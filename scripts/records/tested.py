@@ -406,6 +406,7 @@ class _Writer:
             target = patch.targets[0]
             found = trial(patch, source.tree, Table([]), source.name)
             chosen = found.choices[0] if self._options.read == APPLY and found.choices else found.alone
+            chosen = chosen or found.absent  # of a defect, which replaces nothing
             self._rows = [
                 part
                 for row in self._rows

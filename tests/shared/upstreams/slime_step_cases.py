@@ -281,7 +281,7 @@ NOT_SHOWN = {
     "slime.async-groups": "it is about generating rollouts",
     "slime.metrics": "it hands figures to a logger, and changes no step",
     "slime.bridge-flags": "it is about models of Megatron-Bridge, which wants Transformer Engine",
-    "slime.checkpoint-step": "it is about which checkpoint is loaded",
+    "slime.other-models": "it is about the first weights that are published",
     "slime.group-baseline": "rewards are normalised by the rollout manager, before the step",
     "slime.group-timeouts": "it is about groups that are made again after offloading",
     "slime.partial-rollout-budget": "it is about generating rollouts",
