@@ -44,6 +44,20 @@ RECORDED = (TORCH,)
 #: Projects that no patch changes, and that a person wants to see beside the upstreams.
 SHOWN = (TORCH, RAY)
 
+#: What brings a Megatron of its own choice, the outermost first. No patch changes it.
+STACKS = tuple(
+    Project(name=name, distributions=(name.lower(),), marker=marker)
+    for name, marker in (
+        ("NeMo-RL", "nemo_rl.models.megatron"),
+        ("SkyRL", "skyrl.backends"),
+        ("Primus", "primus.backends.megatron"),
+        ("ROLL", "roll.pipeline"),
+        ("AReaL", "areal.engine"),
+        ("ms-swift", "swift.megatron"),
+        ("Megatron-Bridge", "megatron.bridge"),
+    )
+)
+
 #: By project, how its jobs are started: what stands behind `overlay run`. Of several that are installed the
 #: first counts. A script that starts Ray hands Ray its environment, and Ray the job.
 STARTED = {

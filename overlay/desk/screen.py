@@ -11,7 +11,7 @@ from overlay.errors import OverlayError
 from overlay.launch.doctor import NO, examine
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import table, wrap
-from overlay.source.installed import Installed  # noqa: TC001 -- a field type
+from overlay.source.installed import Installed, installed
 from overlay.source.registry import environment
 from overlay.verdict import Verdict  # noqa: TC001 -- a field type
 
@@ -55,6 +55,8 @@ class Cockpit(Record):
     reason: str
     #: The next command, or what to install.
     next: str
+    #: The stack above Megatron that is installed, with its version; empty if none is.
+    stack: str = ""
 
 
 def look(engine: Engine) -> Cockpit:
@@ -77,7 +79,7 @@ def look(engine: Engine) -> Cockpit:
     # A wrong selection first, OVERLAY last, as a job sets it. What is wrong with a setting has its name.
     wrong.sort(key=lambda check: (not check.todo, check.name == "OVERLAY", check.name != "selection"))
     reasons = [check.found if check.name == "selection" else f"{check.name} {check.found}" for check in wrong]
-    projects = engine.installed(tree)
+    projects, stacks = engine.installed(tree), installed(environment().STACKS, tree)
     wanted = {target.project.name for patch in known.values() for target in patch.targets}
     return Cockpit(
         version=__version__,
@@ -92,6 +94,7 @@ def look(engine: Engine) -> Cockpit:
         armed=checkup.armed,
         reason=reasons[0] if reasons else "",
         next=_next(checkup, applied, refused, {one.project for one in projects if one.version}, wanted),
+        stack=next((f"{one.project} {one.version}" for one in stacks if one.version), ""),
     )
 
 
@@ -134,7 +137,7 @@ def screen(item: Cockpit) -> str:
     lines = [table((f"overlay {item.version}", "version", "where"), rows)]
     if absent := [one.project for one in item.projects if not one.version]:
         lines.append(wrap(f"not installed: {', '.join(absent)}"))
-    lines += ["", *_refused(item.refused), *_patches(item.patches)]
+    lines += ["", *_refused(item.refused), *_patches(item.patches, item.stack)]
     present = len(item.mended) + len(item.left)
     count = f"{present} known defect{' is' if present == 1 else 's are'} installed"
     text = f"{count}: {len(item.mended)} mended by these patches, {len(item.left)} left"
@@ -162,12 +165,13 @@ def _refused(items: Sequence[Verdict]) -> list[str]:
     return [*lines, ""]
 
 
-def _patches(patches: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _patches(patches: Mapping[str, tuple[str, ...]], stack: str = "") -> list[str]:
     """Return the patches that apply, as `project: name, name (what else it changes)`, by what they change."""
+    lines = [f"{stack} on its Megatron:"] if stack else []
     if not patches:
-        return ["no selected patch applies here"]
+        return [*lines, "no selected patch applies here"]
     count = f"{len(patches)} patches apply" if len(patches) > 1 else "1 patch applies"
-    lines = [f"{count}. What each changes in a job (overlay explain ID says when):"]
+    lines.append(f"{count}. What each changes in a job (overlay explain ID says when):")
     for first in (*_ORDER, ""):
         families: dict[str, list[str]] = {}
         for patch, changes in patches.items():

@@ -19,6 +19,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from overlay.compat.environment import STACKS
 from progress import tracked
 from sources import fetch_release, git_sources
 from sources.git_sources import UPSTREAMS, FetchError
@@ -50,8 +51,8 @@ class Release(NamedTuple):
 
     @property
     def is_image(self) -> bool:
-        """Whether it is more than one project."""
-        return " image " in self.name
+        """Whether it is an image, or a stack above Megatron with the Megatron that it pins."""
+        return " image " in self.name or self.project in (*(one.name for one in STACKS), "miles-rl")
 
 
 class ListError(ValueError):

@@ -1,4 +1,4 @@
-"""The images that people run: overlay decides there as recorded, and in strict mode everything is put in.
+"""The images and stacks that people run: overlay decides as recorded, and strict mode puts everything in.
 
 Each image lies in one folder (`scripts/sources/releases.py`), and no other upstream is installed beside it.
 """
@@ -19,6 +19,7 @@ from checks import UPSTREAMS
 from overlay.source.registry import load_patches
 from overlay.verdict import LOUD
 from records import _support_print
+from sources import releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,17 +30,18 @@ pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = _support_print.recorded()
-IMAGES = [name for name in RECORD if " image " in name]
+IMAGES = [line.name for line in releases.read() if line.is_image]
 
 #: What is lacking for good: the patch was written for a later upstream, and would be another one.
 LACKS = {
     "slime image v0.1.0": {"slime.loss-memory", "slime.whiten-over-cp"},
     "verl image 0.6.1": {"verl.megatron-offload-rest"},
     "verl image 0.6.1-experimental": {"verl.megatron-offload-rest"},
+    "miles-rl==0.0.2": {"miles.loss-memory", "miles.whiten-over-cp"},
 }
 
 #: Those of each upstream at which all is tried by day: one that lacks something, and the last.
-ASKED = ("slime image v0.1.0", "slime image main", "verl image 0.6.1", "verl image main")
+ASKED = ("slime image v0.1.0", "slime image main", "verl image 0.6.1", "verl image main", "miles-rl==0.0.2")
 by_those_asked = pytest.mark.nightly(
     "the record of the others is held to what is decided",
     name=tuple(name for name in IMAGES if name not in ASKED),

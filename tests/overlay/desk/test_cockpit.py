@@ -80,6 +80,21 @@ def test_it_says_what_is_there_what_applies_and_what_is_left(
     assert not [name for name in sys.modules if name.partition(".")[0] == "fakeup"]
 
 
+def test_it_says_which_stack_above_megatron_the_patches_are_for(
+    upstream: Upstream, look: Callable[..., Cockpit]
+) -> None:
+    assert look().stack == ""
+    for name in ("megatron/bridge", "nemo_rl", "nemo_rl/models", "nemo_rl/models/megatron"):
+        (upstream.root / name).mkdir(parents=True)
+        (upstream.root / name / "__init__.py").write_text("raise RuntimeError('imported')")
+    (upstream.root / "nemo_rl-0.6.0.dist-info").mkdir()
+    (upstream.root / "nemo_rl-0.6.0.dist-info/METADATA").write_text("Name: nemo-rl\nVersion: 0.6.0\n")
+    # The outermost, which brings the other.
+    found = look()
+    assert found.stack == "NeMo-RL 0.6.0"
+    assert "NeMo-RL 0.6.0 on its Megatron:\n1 patch applies" in screen(found)
+
+
 NOT_SET = {"OVERLAY": "is not set"}
 RUN = "torchrun --nproc-per-node 8 train.py"
 

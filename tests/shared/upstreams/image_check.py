@@ -114,6 +114,8 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
             stand_in()
             # All of them have these, patched or not.
             names = [*names, *(f"slime.backends.megatron_utils.{name}" for name in ("data", "loss"))]
+        if find_spec("miles"):
+            names = [*names, "miles.backends.training_utils.loss"]
         for name in names:
             if name.endswith(".nccl_checkpoint_engine"):
                 import_engine()
