@@ -135,6 +135,18 @@ DEFECTS = (
         patch="verl.lora-own-memory",
     ),
     _silent(
+        id="verl.lora-unmerged-sent",
+        summary="With merged LoRA on FSDP2 the rollout gets the base model in each weight update: rewards do "
+        "not rise.",
+        when=all_of(
+            among("strategy", "fsdp2"),
+            one_of(above("lora_rank", 0), above("lora.rank", 0)),
+            switched("lora.merge"),
+            other("trainer.use_legacy_worker_impl", "auto", "enable"),
+        ),
+        patch="verl.lora-merged-sync",
+    ),
+    _silent(
         id="verl.mooncake-mark-in-weights",
         summary="A completion mark overwrites four bytes of weights that may not have been loaded yet.",
         when=all_of(

@@ -125,8 +125,8 @@ DEFECTS = (
         sites=(_HIJACK,),
         upstream=("verl-project/verl#7453",),
         fixed="0.9.1",
-        way_out="a vLLM before 0.25; or lora.merge=True, on Megatron from 0.7.1 on and on FSDP from 0.9 on, "
-        "where 0.7.1 and 0.8.0 send unmerged weights by it",
+        way_out="a vLLM before 0.25; or lora.merge=True on Megatron from 0.7.1 on, and on FSDP with "
+        "verl.lora-merged-sync or from 0.9 on",
     ),
     _silent(
         id="verl.bridge-gradients-in-bf16",

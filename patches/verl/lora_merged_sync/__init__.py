@@ -1,0 +1,67 @@
+"""`verl.lora-merged-sync`: FSDP2 sends what LoRA has merged, and takes it out again when all is sent."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from functools import wraps
+from typing import Any
+
+from overlay.compat.projects import VERL
+from overlay.effect import effect
+from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patches._rebound import rebound
+
+_ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+EFFECT = effect(__name__, "weight update", did="sent merged weights in", always=True)
+
+
+def make_get_per_tensor_param(original: Any, module: Any) -> Any:
+    """Return the weights as the original does, and unmerge only when the last of them has been read."""
+
+    @wraps(original)
+    def get_per_tensor_param(self: Any, *args: Any, **kwargs: Any) -> Any:
+        model = self.module
+        merges = self.model_config.lora.get("merge", False) and hasattr(model, "peft_config")
+        # The state of FSDP1 is a copy.
+        if not merges or module.fsdp_version(model) == 1:
+            return original(self, *args, **kwargs)
+
+        def merged() -> Iterator[tuple[str, Any]]:
+            with ExitStack() as until_sent:
+
+                def merged_lora_context(*given: Any, **named: Any) -> Any:
+                    until_sent.enter_context(module.merged_lora_context(*given, **named))
+                    return nullcontext()
+
+                sync = rebound(original, module, merged_lora_context=merged_lora_context)
+                weights, _ = sync(self, *args, **kwargs)
+                EFFECT.changed += 1
+                for name, weight in weights:
+                    # On one rank it may be the parameter itself, and the last bucket is sent late.
+                    yield name, weight.clone()
+
+        return merged(), None
+
+    return get_per_tensor_param
+
+
+PATCH = Patch(
+    id="verl.lora-merged-sync",
+    summary="FSDP2 with lora.merge=True sends merged weights to the rollout",
+    why="verl merges the adapter, takes references to the weights, restores the base weights, and only then "
+    "reads what it sends. So with FSDP2 the rollout gets the base model in each update: rewards do not "
+    "rise, and nothing says why. With the patch the base weights are restored once the last weight has been "
+    "read, as in verl 0.9. A weight is copied once more as it is sent.",
+    evidence="verl 0.9.0 keeps weights merged until they are read (#7014). What is sent is float64's W + BA.",
+    changes=("numbers",),
+    met="LoRA that is merged (lora.merge=True) on FSDP2.",
+    upstream=("verl-project/verl#7014", "verl-project/verl#6782"),
+    targets=one_target(
+        VERL,
+        variant(
+            "0.7.1 and 0.8",
+            replaced(f"{_ENGINE}:FSDPEngine.get_per_tensor_param", make_get_per_tensor_param),
+            "verl.utils.fsdp_utils:merged_lora_context",
+        ),
+        tells=(_ENGINE,),
+    ),
+)
