@@ -78,7 +78,11 @@ def _on_numbers(patch: Patch) -> str:
 def checkup(item: Checkup) -> str:
     """Return what `overlay doctor` prints."""
     said = "is patched" if item.armed else "is NOT patched"
-    lines = [f"{'yes' if item.armed else 'no'}: a Python process that starts here and now {said}", ""]
+    lines = [f"{'yes' if item.armed else 'no'}: a Python process that starts here and now {said}"]
+    wrong = {check.name for check in item.checks if check.answer == "no"}
+    if "OVERLAY" in wrong <= {"OVERLAY", "Ray workers"}:  # as in every plain shell
+        lines.append(text.wrap("Only OVERLAY=1 is missing: a process that `overlay run` starts is patched."))
+    lines.append("")
     for check in item.checks:
         first = f"{check.name:<14}{check.answer:<3}  "
         lines.append(text.wrap(check.found, " " * 19, first=first))
