@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from overlay.model import text
+from overlay.source.decide import sites_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
         kind = " (optional)" if target.optional else ""
         kind += f" (for {target.serves} alone)" if target.serves else ""
         lines += ["", f"{target.project.name}{kind}", text.table(("verdict", "tested on"), rows)]
-    detail = _detail(verdict)
+    detail = _detail(verdict).replace(sites_in(patch.id), "")  # they follow here
     lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
     return "\n".join(lines)
@@ -78,7 +79,11 @@ def _on_numbers(patch: Patch) -> str:
 def checkup(item: Checkup) -> str:
     """Return what `overlay doctor` prints."""
     said = "is patched" if item.armed else "is NOT patched"
-    lines = [f"{'yes' if item.armed else 'no'}: a Python process that starts here and now {said}", ""]
+    lines = [f"{'yes' if item.armed else 'no'}: a Python process that starts here and now {said}"]
+    wrong = {check.name for check in item.checks if check.answer == "no"}
+    if "OVERLAY" in wrong <= {"OVERLAY", "Ray workers"}:  # as in every plain shell
+        lines.append(text.wrap("Only OVERLAY=1 is missing: a process that `overlay run` starts is patched."))
+    lines.append("")
     for check in item.checks:
         first = f"{check.name:<14}{check.answer:<3}  "
         lines.append(text.wrap(check.found, " " * 19, first=first))

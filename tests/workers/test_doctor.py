@@ -36,6 +36,15 @@ def test_all_is_well(worksite: Venv) -> None:
     assert done.stdout.startswith("yes: a Python process that starts here and now is patched\n")
     assert done.stdout.endswith("\nnext:\n  overlay plan # what is decided, patch by patch\n")
     assert "launch" not in done.stderr
+    # In a plain shell nobody has said that anything is to be patched.
+    plain = worksite.run("-m", "overlay", "doctor", **worksite.on_path())
+    assert plain.returncode == 1
+    assert plain.stdout.splitlines()[1:3] == [
+        "Only OVERLAY=1 is missing: a process that `overlay run` starts is patched.",
+        "",
+    ]
+    wrong = worksite.run("-m", "overlay", "doctor", OVERLAY_PATCHES="none", **worksite.on_path())
+    assert "Only OVERLAY=1" not in wrong.stdout
 
 
 @pytest.mark.parametrize(
