@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from overlay.model import text
+from overlay.source.decide import sites_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
         kind = " (optional)" if target.optional else ""
         kind += f" (for {target.serves} alone)" if target.serves else ""
         lines += ["", f"{target.project.name}{kind}", text.table(("verdict", "tested on"), rows)]
-    detail = _detail(verdict)
+    detail = _detail(verdict).replace(sites_in(patch.id), "")  # they follow here
     lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
     return "\n".join(lines)

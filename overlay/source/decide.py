@@ -196,8 +196,13 @@ def _unknown(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, tab
         how = f"unlike {tested_on}, {misses[0].site} {misses[0].found}{more}"
     else:
         how = "its sites are those of tested sources that contradict each other"
-    reason = f"the patch was not tested on this source: {how}; `overlay explain {patch.id}` lists the sites"
+    reason = f"the patch was not tested on this source: {how}{sites_in(patch.id)}"
     return blank.replace(reason=reason, findings=findings, tested_on=tested_on)
+
+
+def sites_in(patch: str) -> str:
+    """Return the end of the reason why a source is unknown: what shows more of it."""
+    return f"; `overlay explain {patch}` lists the sites"
 
 
 def version_of(project: Project, tree: Tree) -> str:

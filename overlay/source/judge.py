@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.patch import Patch, Target
-from overlay.source.decide import decide_target
+from overlay.source.decide import decide_target, sites_in
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -82,7 +82,9 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
         site=next((one.site for one in found.findings if ":" in one.site), ""),
     )
     if state == "unknown-source":
-        return finding.replace(reason=found.reason, way_out=_later(defect))
+        # That explains patches alone.
+        reason = found.reason.removesuffix(sites_in(defect.id))
+        return finding.replace(reason=reason, way_out=_later(defect))
     if state != "open" or not defect.patch:
         return finding.replace(way_out=_way_out(defect) if state == "open" else "")
     verdict = planned[defect.patch]

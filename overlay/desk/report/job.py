@@ -142,8 +142,11 @@ class Job(Record):
 
     def table(self) -> str:
         """Return a summary for a terminal."""
-        things = "the same" if len(self.groups) == 1 else f"{len(self.groups)} things"
-        lines = [f"{processes(len(self.names))}, which say {things}"]
+        count, kinds = len(self.names), len(self.groups)
+        things = (
+            f" that say {kinds} different things" if kinds > 1 else " that say the same" if count > 1 else ""
+        )
+        lines = [f"{processes(count)}{things}"]
         for group in self.groups:
             states: dict[str, list[str]] = {}
             for patch in group.status.patches:

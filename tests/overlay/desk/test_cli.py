@@ -29,6 +29,10 @@ IDS = sorted(
 )
 
 
+#: A patch of which `unknown_verl` is an unknown source.
+UNKNOWN = "verl.strict-token-budget"
+
+
 def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "ray").mkdir()
@@ -113,6 +117,20 @@ def test_audit_takes_a_path_and_plan_counts_the_defects(site: str) -> None:
     assert "`overlay audit` names them" in " ".join(overlay("plan", "--site", site).stdout.split())
     planned = read("plan", "--site", site, code=1)
     assert planned["defects"] == read("audit", "--patches", "all", site, code=1)["defects"]
+
+
+def test_no_reason_sends_a_reader_to_where_he_is(site: str) -> None:
+    (before,) = [one for one in read("plan", "--site", site, code=1)["verdicts"] if one["patch"] == UNKNOWN]
+    assert before["reason"].endswith(f"; `overlay explain {UNKNOWN}` lists the sites")
+    text = " ".join(overlay("explain", UNKNOWN, "--site", site).stdout.split())
+    assert "the patch was not tested on this source" in text
+    assert "overlay explain" not in text
+    # That command knows patches alone, and no defects.
+    data = read("audit", site, code=1)["defects"]
+    known = {f"overlay explain {patch}`" for patch in load_patches()}
+    said = [one["reason"] for one in data if "overlay explain" in one["reason"]]
+    assert all(any(command in reason for command in known) for reason in said)
+    assert any("the patch was not tested" in one["reason"] for one in data if not one["patch"])
 
 
 def test_exit_codes_of_audit_follow_harm_and_settings(site: str, tmp_path: Path) -> None:

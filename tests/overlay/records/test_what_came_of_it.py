@@ -195,7 +195,7 @@ def test_a_ledger_that_many_say_is_written_once(program: Path, tmp_path: Path) -
     assert found.missing == (3, 4)
     assert found.cut_short == ()
     said = found.table()
-    assert "3 processes, which say the same\nranks 0-2\n" in said
+    assert "3 processes that say the same\nranks 0-2\n" in said
     assert "  applied: up.doubled\n" in said
     assert "up.doubled changed 3 of 6 calls; up to 12 (3 processes)" in said
     assert "There is no ledger of ranks 3-4." in said
@@ -206,7 +206,7 @@ def test_a_rank_that_differs_is_named(program: Path, tmp_path: Path) -> None:
     for rank in range(4):
         run(program, "1", RANK=str(rank), OVERLAY_LEDGER_DIR=folder, OVERLAY_STRICT=str(int(rank == 2)))
     said = job.read(folder).table()
-    assert "4 processes, which say 2 things" in said
+    assert "4 processes that say 2 different things" in said
     assert "they differ in\n  strict\n    ranks 0-1,3  no\n    rank 2       yes" in said
 
 
@@ -324,6 +324,7 @@ def test_the_command_prints_and_has_a_schema(program: Path, tmp_path: Path) -> N
     run(program, "12", RANK="0", OVERLAY_LEDGER_DIR=folder)
     command = [sys.executable, "-m", "overlay", "report", folder]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert told.startswith("1 process\n")
     assert "up.doubled changed 1 of 1 call; up to 12 (1 process)" in told
     printed = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=60)
     check(json.loads(printed.stdout), "report")
