@@ -99,7 +99,7 @@ class Once:
     def __init__(self, packages: frozenset[str], call: Callable[[], None]) -> None:
         """Stand behind the finder of the engine, which has to be the first."""
         self._packages, self._call = packages, call
-        sys.meta_path.insert(1, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(1, self)
 
     def find_spec(self, fullname: str, *_: object) -> None:
         """Call it if it is time."""

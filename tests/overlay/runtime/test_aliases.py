@@ -237,7 +237,7 @@ def test_a_weak_reference_to_a_method_is_rebound(upstream: Upstream, engines: En
     upstream.write(core="class Layer:\n    def scale(self, value):\n        return value * 2\n")
     layer = upstream.load().Layer()
     gone: list[object] = []
-    kept = weakref.WeakMethod(layer.scale, gone.append)
+    kept: Any = weakref.WeakMethod(layer.scale, gone.append)
 
     def make(original: Any, _module: object) -> Any:
         return lambda self, value: original(self, value) + 100
