@@ -1,0 +1,60 @@
+"""What stacks above Megatron replace themselves: each name that a patch replaces too is one that is known.
+
+docs/stacks.md says what becomes of both. A stack that assigns a function takes a patch's out, so somebody has
+to look at it: at a new patch here, at a new release there.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import pytest
+
+from overlay.source.registry import load_patches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.real
+
+#: By stack, as the package index has it: what it replaces of Megatron's that a patch replaces too.
+SHARED = {
+    # By a function that does nothing: there is no loss of Megatron's left to scale.
+    "skyrl==0.3.0": {"process_mtp_loss"},
+    # While an optimizer is built. The patch also begins with the function that calls it.
+    "ms-swift==4.5.2": {"_get_param_groups"},
+    "areal==1.0.4": set(),
+}
+#: The names that patches replace in Megatron-Core, without those that any class has.
+OURS = {
+    site.rpartition(":")[2].rpartition(".")[2]
+    for patch in load_patches().values()
+    for target in patch.targets
+    if target.project.name == "megatron-core"
+    for site in target.replaced()
+} - {"__init__", "forward", "backward"}
+
+
+def assigned(folder: Path) -> Iterator[str]:
+    """Yield each attribute that code beside Megatron sets on something other than its own `self`."""
+    for path in folder.rglob("*.py"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for node in ast.walk(ast.parse(text)) if "megatron" in text else ():
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                owner = target.value if isinstance(target, ast.Attribute) else None
+                if owner is not None and not (isinstance(owner, ast.Name) and owner.id == "self"):
+                    yield target.attr
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+                yield from (one.value for one in node.args[1:2] if isinstance(one, ast.Constant))
+
+
+@pytest.mark.parametrize("stack", SHARED)
+def test_what_a_stack_replaces_of_what_patches_replace_is_known(
+    stack: str, listed: Callable[[str], Path]
+) -> None:
+    found = set(assigned(listed(stack)))
+    # What is looked for would be found.
+    assert len(found) > 20
+    assert found & OURS == SHARED[stack]
