@@ -37,6 +37,8 @@ _MEGATRON: dict[str, object] = {
     "load_main_params_from_ckpt": False,
     "dist_ckpt_optim_fully_reshardable": False,
     "overlap_grad_reduce": False,
+    "optimizer_cpu_offload": False,
+    "use_precision_aware_optimizer": False,
     "reuse_grad_buf_for_mxfp8_param_ag": False,
     "num_distributed_optimizer_instances": 1,
     "use_checkpoint_opt_param_scheduler": False,

@@ -11,6 +11,8 @@ _PER_BATCH = among("calculate_per_token_loss", False)
 _AUX = above("moe_aux_loss_coeff", 0)
 _Z = above("moe_z_loss_coeff", 0)
 _EXPERTS = given("num_experts")
+_OFFLOADED = switched("optimizer_cpu_offload")
+_WEIGHTS_ALONE = beyond("weights are loaded after the optimizer was made, without its states")
 _OVERLAPPED = among("no_overlap_p2p_communication", False)
 _MTP = "megatron.core.transformer.multi_token_prediction"
 _BUFFER = "megatron.core.distributed.param_and_grad_buffer"
@@ -240,6 +242,44 @@ DEFECTS = (
         patch="megatron.param-groups-by-lr",
     ),
     _silent(
+        id="megatron.offloaded-weights-stale",
+        summary="An optimizer that is offloaded to the CPU doesn't see weights that are loaded without its "
+        "states, and the first step puts back those that the job began with.",
+        when=(
+            (_OFFLOADED, among("use_precision_aware_optimizer", False), _WEIGHTS_ALONE),
+            (_OFFLOADED, _WEIGHTS_ALONE, beyond("Megatron is before 0.13")),
+        ),
+        patch="megatron.offloaded-weights",
+    ),
+    _silent(
+        id="megatron.offloaded-step-lost",
+        summary="An optimizer that is offloaded to the CPU counts Adam's steps from 1 after a resume, or "
+        "takes the weights that the job began with. Its bias correction or its weights are wrong from then "
+        "on.",
+        when=all_of(
+            _OFFLOADED,
+            among("dist_ckpt_optim_fully_reshardable", False),
+            beyond(
+                "the job resumes from a checkpoint in the format dp_reshardable or dp_zero_gather_scatter"
+            ),
+        ),
+        patch="megatron.offloaded-resume",
+    ),
+    _crash(
+        id="megatron.offloaded-resume-fails",
+        summary="A job whose optimizer is offloaded to the CPU doesn't resume: Weights only load failed, or "
+        "KeyError.",
+        when=(
+            (_OFFLOADED, among("use_precision_aware_optimizer", False), beyond("the job resumes")),
+            (
+                _OFFLOADED,
+                beyond("the job resumes with Megatron from 0.14 to 0.18"),
+                beyond("the checkpoint is fully_reshardable or fully_sharded_model_space, as slime's are"),
+            ),
+        ),
+        patch="megatron.offloaded-resume",
+    ),
+    _silent(
         id="megatron.gdn-norm-gradient",
         summary="Without sequence parallelism, each tensor parallel rank trains the last norm of a "
         "Gated DeltaNet on its own heads only, and the copies drift apart.",
@@ -414,6 +454,19 @@ DEFECTS = (
         ),
         sites=(f"{_DISTRIBUTED}._set_main_param_and_optimizer_states",),
         way_out="install Transformer Engine or Apex",
+    ),
+    _crash(
+        id="megatron.offloaded-float32",
+        summary="An optimizer that is offloaded to the CPU refuses weights in float32 at the start: "
+        "ValueError: can't optimize a non-leaf Tensor.",
+        met="optimizer_cpu_offload with the distributed optimizer, and a weight in float32.",
+        when=all_of(_OFFLOADED, beyond("a weight of the model is in float32")),
+        sites=(
+            f"{_DISTRIBUTED}._build_model_and_main_param_groups",
+            "megatron.core.optimizer.cpu_offloading.hybrid_optimizer:HybridDeviceOptimizer.__init__",
+        ),
+        shown="read",
+        way_out="keep all weights in bfloat16 or float16",
     ),
     _silent(
         id="megatron.mxfp8-offsets-unaligned",
