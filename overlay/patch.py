@@ -187,8 +187,6 @@ class Patch(Record):
     """One fix. The first target is the one that its id is named after."""
 
     id: str
-    #: Grows with each change of behaviour; part of the plan's digest.
-    revision: int = 1
     #: One line, no full stop.
     summary: str
     #: What goes wrong without it, for whom, and what the patch does about it.
