@@ -37,7 +37,6 @@ class PatchStatus(Record):
     """One patch in this process."""
 
     patch: str
-    revision: int
     state: str
     reason: str = ""
     #: `None` while no module of the patch has been imported.
@@ -110,7 +109,7 @@ class Status(Record):
 
     def _rows(self) -> list[tuple[str, str, str]]:
         shown = [one for one in self.patches if not _is_absent(one)]
-        return [(f"{one.patch}@{one.revision}", one.state, one.why()) for one in shown]
+        return [(one.patch, one.state, one.why()) for one in shown]
 
     def _remarks(self) -> list[str]:
         absent: dict[str, int] = {}

@@ -187,8 +187,6 @@ class Patch(Record):
     """One fix. The first target is the one that its id is named after."""
 
     id: str
-    #: Grows with each change of behaviour; part of the plan's digest.
-    revision: int = 1
     #: One line, no full stop.
     summary: str
     #: What goes wrong without it, for whom, and what the patch does about it.
@@ -216,9 +214,6 @@ class Patch(Record):
     #: What shows that an exact patch is exact: an upstream commit, a sentence of upstream's documentation, a
     #: reference of one process in float64. Of an opt-in patch, what it trades or which reading it takes.
     evidence: str = ""
-    #: The variable that, where it says yes, selects it along with whatever else is, as a companion. It is
-    #: `opt_in` otherwise.
-    switch: str = ""
 
     def modules(self) -> tuple[str, ...]:
         """Return the modules that it would change in any variant, in the order of the file."""

@@ -58,7 +58,6 @@ class Verdict(Record):
     """What was decided for one patch in one environment."""
 
     patch: str
-    revision: int
     verdict: str
     reason: str = ""
     targets: tuple[TargetVerdict, ...] = ()

@@ -57,8 +57,6 @@ def _files(patch: Patch) -> Iterator[str]:
 def _words(patch: Patch) -> Iterator[str]:
     if not ID.fullmatch(patch.id):
         yield f"id: {patch.id!r} is not `project.words-with-hyphens`"
-    if patch.revision < 1:
-        yield "revision: the first one is 1"
     if len(patch.summary) not in _SUMMARY or patch.summary.endswith(".") or "\n" in patch.summary:
         yield f"summary: one line of {_SUMMARY.start} to {_SUMMARY.stop - 1} characters without a full stop"
     if len(patch.why) < _WHY or not patch.why.rstrip().endswith("."):

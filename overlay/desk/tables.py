@@ -23,7 +23,7 @@ def patches(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
     rows = []
     for patch in items:
         opt_in = " (opt-in)" if patch.opt_in else ""
-        rows.append((f"{patch.id}@{patch.revision}", verdicts[patch.id], f"{patch.summary}{opt_in}"))
+        rows.append((patch.id, verdicts[patch.id], f"{patch.summary}{opt_in}"))
     rows.sort(key=lambda row: row[1] == "not-installed")
     return text.table(("patch", "here", "summary"), rows)
 
@@ -45,7 +45,7 @@ def plan(item: Plan) -> str:
 
 def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str:
     """Return what `overlay explain` prints. `alone`: the selection of the patch, and of nothing else."""
-    lines = [text.wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", text.wrap(patch.why), ""]
+    lines = [text.wrap(f"{patch.id}: {patch.summary}"), "", text.wrap(patch.why), ""]
     if patch.changes:
         lines.append(text.wrap(_on_numbers(patch)))
         lines.append(text.wrap(f"Changes in a job: {', '.join(patch.changes)}. Met under: {patch.met}"))

@@ -24,7 +24,6 @@ VARIABLES = (
     "OVERLAY_PACKS",
     "OVERLAY_TRUST",
     "OVERLAY_LEDGER_DIR",
-    "OVERLAY_METRICS",
 )
 #: Set where a contract is run: `ALONE` tries upstream without the patch, `COMPANY` adds the patch to `all`.
 PROVE, ALONE, COMPANY = "OVERLAY_PROVE", "alone", "company"
@@ -53,7 +52,6 @@ class Settings(Record):
     packs: tuple[str, ...]
     #: The path of a table of tested sources, or nothing.
     trust: str
-    metrics: bool
 
 
 def read(environ: Environ = os.environ) -> Settings:
@@ -65,7 +63,6 @@ def read(environ: Environ = os.environ) -> Settings:
         pin=pin(environ),
         packs=packs(environ),
         trust=trust(environ),
-        metrics=is_on("OVERLAY_METRICS", environ),
     )
 
 

@@ -8,11 +8,8 @@ from contextlib import suppress
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Write a file: all of it, or what was there before stays. No other file is touched.
-
-    What a link leads to is replaced, not the link. Raises `OSError`.
-    """
-    path = os.path.realpath(path)
+    """Write a file: all of it, or what was there before stays. No other file is touched. Raises `OSError`."""
+    path = os.path.realpath(path)  # what a link leads to is replaced, not the link
     if os.path.exists(path) and not os.path.isfile(path):  # a terminal, a pipe: nothing takes its place
         with open(path, "wb") as file:
             file.write(data)

@@ -168,10 +168,11 @@ class Engine:
             self._waiting.wake()
         self._open(patches, strict)
         if self._speaks and self._asks is None:
-            packages = awaited()[0]
+            of = [target.project for patch in self.known().values() for target in patch.targets]
+            packages = frozenset(name for project in of for name in project.packages())
             self._asks = Once(packages, self._say_if_in_vain)
-            if not packages.isdisjoint(sys.modules):
-                self._asks.find_spec(next(iter(packages)))
+            for name in packages.intersection(sys.modules):
+                self._asks.find_spec(name)
         return self.status()
 
     def _open(

@@ -105,6 +105,7 @@ class Once:
         """Call it if it is time."""
         if fullname.partition(".")[0] in self._packages:
             self.remove()
+            self._packages = frozenset()
             self._call()
 
     def remove(self) -> None:

@@ -37,16 +37,11 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """Return the patch as errors name it, and lines that are no warning."""
-        return f"{self.patch.id}@{self.patch.revision}"
+        """Return the patch as the log and errors name it.
 
-    @property
-    def named(self) -> str:
-        """Return the patch as warnings name it.
-
-        The id is a word without a digit: Ray takes lines for the same that differ in words with one.
+        It is a word without a digit: Ray takes lines for the same that differ in words with one.
         """
-        return f"{self.patch.id} (revision {self.patch.revision})"
+        return self.patch.id
 
     @property
     def where(self) -> str:
@@ -84,7 +79,7 @@ class Entry:
         left = take_out(self.installed)
         self.installed = []
         for text in left:
-            log.warning(f"left behind by {self.named}: {text}")
+            log.warning(f"left behind by {self.label}: {text}")
 
     def end(self, outcome: str, reason: str) -> None:
         """Take everything out, and stay out for this session."""
@@ -109,7 +104,7 @@ class Entry:
             self.state, self.reason = "applied", ""
         for status, _, lost in statuses:
             if lost:
-                log.warning(f"lost {self.named}: {status.site} {lost}")
+                log.warning(f"lost {self.label}: {status.site} {lost}")
 
     def announce(self) -> None:
         """Log once that the patch is in place."""
@@ -126,7 +121,6 @@ class Entry:
         """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
         return PatchStatus(
             patch=self.patch.id,
-            revision=self.patch.revision,
             state=self.state,
             reason=self.reason,
             verdict=self.verdict,

@@ -315,9 +315,9 @@ class Session:
             if what == "conflict":
                 reason += f" ({self._way_out(entry)})"
             if what == "incomplete":
-                text = f"incomplete {entry.named} on {entry.where}: {reason}; enable overlay earlier"
+                text = f"incomplete {entry.label} on {entry.where}: {reason}; enable overlay earlier"
             else:
-                text = f"NOT applied {entry.named} to {entry.where}: {what}: {reason}"
+                text = f"NOT applied {entry.label} to {entry.where}: {what}: {reason}"
             log.warning(f"{text}{entry.loss}")
 
     def _refuse(self, entry: Entry) -> None:
@@ -392,10 +392,7 @@ class Session:
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
                 found = {
-                    one.id: Verdict(
-                        patch=one.id, revision=one.revision, verdict="unknown-source", reason=reason
-                    )
-                    for one in chosen
+                    one.id: Verdict(patch=one.id, verdict="unknown-source", reason=reason) for one in chosen
                 }
             self._verdicts = found
         return found[patch.id]

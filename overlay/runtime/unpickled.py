@@ -26,7 +26,7 @@ _status: Callable[[], Status] | None = None
 
 
 class Mark(str):
-    """The label of a patch, such as `verl.dynamic-cp-loss@1`, on a replacement of its."""
+    """The label of a patch, such as `verl.dynamic-cp-loss`, on a replacement of its."""
 
     __slots__ = ("site",)
     site: str
@@ -73,4 +73,4 @@ def half_patched(patches: Iterable[PatchStatus]) -> tuple[str, ...]:
 
 
 def _states(patches: Iterable[PatchStatus]) -> dict[str, str]:
-    return {f"{patch.patch}@{patch.revision}": patch.state for patch in patches}
+    return {patch.patch: patch.state for patch in patches}

@@ -38,7 +38,7 @@ def decide(patch: Patch, tree: Tree, table: Table) -> Verdict:
         found[target.project.name] = decide_target(patch, target, tree, table, found.get(target.serves))
     targets = tuple(found[target.project.name] for target in patch.targets)
     word, reason = combine(targets)
-    return Verdict(patch=patch.id, revision=patch.revision, verdict=word, reason=reason, targets=targets)
+    return Verdict(patch=patch.id, verdict=word, reason=reason, targets=targets)
 
 
 def settle(

@@ -26,6 +26,4 @@ def make_plan(
 
 
 def _left_out(patch: Patch) -> Verdict:
-    return Verdict(
-        patch=patch.id, revision=patch.revision, verdict="not-selected", reason="the selection leaves it out"
-    )
+    return Verdict(patch=patch.id, verdict="not-selected", reason="the selection leaves it out")

@@ -46,10 +46,7 @@ def choose(
     environ: Mapping[str, str] = os.environ,
 ) -> Selection:
     """Return what an argument of `enable()` selects, or else the environment. Raises `SelectionError`."""
-    on = {name: settings.is_on(name, environ) for name in {patch.switch for patch in known.values()} if name}
-    companions = tuple(
-        sorted(patch.id for patch in known.values() if patch.companion or on.get(patch.switch, False))
-    )
+    companions = tuple(sorted(patch.id for patch in known.values() if patch.companion))
     opt_in = tuple(sorted(patch.id for patch in known.values() if patch.opt_in))
     if patches is not None and not isinstance(patches, str):
         patches = settings.terms(patches)

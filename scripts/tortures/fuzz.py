@@ -66,7 +66,6 @@ def settings(seed: str, count: int) -> Row:
         "OVERLAY_PACKS": _settings.packs,
         "OVERLAY_TRUST": _settings.trust,
         "OVERLAY_LEDGER_DIR": lambda environ: environ.get("OVERLAY_LEDGER_DIR"),
-        "OVERLAY_METRICS": lambda environ: _settings.is_on("OVERLAY_METRICS", environ),
     }
     assert set(readers) == set(_settings.VARIABLES)
 

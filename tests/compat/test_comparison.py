@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MANY = 256
-FACTS = {"overlay": "1", "strict": "no", "a.b": "revision 1", "a.b source of up.core:f": "d" * 64}
+FACTS = {"overlay": "1", "strict": "no", "a.b": "in force", "a.b source of up.core:f": "d" * 64}
 NOTES = {"a.b source of up.core:f": "up 1.0, /site/up/core.py"}
 SAID = Statement(facts=FACTS, notes=NOTES, outcome={"a.b": "in place"})
 
@@ -56,7 +56,7 @@ def test_three_kinds_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines(said) == [
         "the ranks do not run the same:",
         "a.b",
-        "ranks 0-10,12-15 revision 1",
+        "ranks 0-10,12-15 in force",
         "rank 11 absent",
         "strict",
         "ranks 0-4,6-15 no",
@@ -104,7 +104,7 @@ def test_what_became_of_a_patch_that_applies(state: str, sites: str, word: str) 
     from overlay.ledger import SiteStatus
 
     found = tuple(SiteStatus(site="up.core:f", project="up", state=one) for one in sites.split())
-    status = PatchStatus(patch="a.b", revision=1, state=state, sites=found, reason="/wd0/x.py:5")
+    status = PatchStatus(patch="a.b", state=state, sites=found, reason="/wd0/x.py:5")
     assert agreement._outcome(status) == word
 
 

@@ -48,7 +48,6 @@ MAKE = VARIANT.replacements[0]
         (GOOD.replace(id="megatron.Recompute"), "id: 'megatron.Recompute' is not"),
         (GOOD.replace(id="megatron.re_compute"), "id: "),
         (GOOD.replace(id="megatron"), "id: "),
-        (GOOD.replace(revision=0), "revision: "),
         (GOOD.replace(summary="x" * 9), "summary: "),
         (GOOD.replace(summary="x" * 91), "summary: "),
         (GOOD.replace(summary="A full stop too many."), "summary: "),

@@ -83,7 +83,7 @@ PATCHERS: dict[str, tuple[Callable[[Any], None], str]] = {
     "functools.wraps": (by_wraps, "test_copatchers.py"),
     "wrapt": (by_wrapt, "FunctionWrapper"),
     "mock": (by_mock, "Mock"),
-    "another overlay": (by_another_overlay, "fakeup.theirs@3 of overlay"),
+    "another overlay": (by_another_overlay, "fakeup.theirs of overlay"),
 }
 
 

@@ -42,7 +42,7 @@ def test_a_process_that_is_not_patched_says_so(worksite: Venv, sent: Path) -> No
     _, *sentences = done.stdout.splitlines()
     assert len(sentences) == 2, done.stderr
     for site in ("scale", "Engine.run"):
-        what = f"fakeup.core:{site} of acme/fakeup.scale@3"
+        what = f"fakeup.core:{site} of acme/fakeup.scale"
         assert what in sentences
         begin = f"overlay: half-patched: {what} "
         (said,) = [line for line in done.stderr.splitlines() if line.startswith(begin)]

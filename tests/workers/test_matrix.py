@@ -76,7 +76,7 @@ def test_ranks_of_torchrun_and_their_log(worksite: Venv, tmp_path: Path) -> None
     digest = check_configuration(worksite, (tmp_path / "rank0.txt").read_text().splitlines()[0])
     has = f"1 applied, 0 refused, digest {digest[:12]}"
     host = os.uname().nodename
-    warned = "overlay: NOT applied acme/fakeup.scale (revision 3) to fakeup 1.2.0: unknown-source: "
+    warned = "overlay: NOT applied acme/fakeup.scale to fakeup 1.2.0: unknown-source: "
     ours, theirs = ((tmp_path / f"rank{rank}.txt").read_text().splitlines()[rank == 0 :] for rank in (0, 1))
     assert ours[:2] == [f"overlay: 2 ranks agree: {has}", "-- again"]
     assert theirs[:1] == ["-- again"]
@@ -107,7 +107,7 @@ def test_ranks_that_never_meet(worksite: Venv, tmp_path: Path) -> None:
     assert errors[1] == []
     done = worksite.run(str(HERE / "probe.py"), "child", **environ, OVERLAY_LOG="debug")
     place = f"[rank=1,host={os.uname().nodename}]"
-    wanted = f"overlay: applied acme/fakeup.scale@3 to fakeup 1.2.0 (2 sites) {place}"
+    wanted = f"overlay: applied acme/fakeup.scale to fakeup 1.2.0 (2 sites) {place}"
     assert done.stderr.splitlines().count(wanted) == 2
 
 

@@ -82,7 +82,7 @@ def test_a_driver_that_is_armed_and_arms_its_workers_by_hand(cluster: Cluster) -
     # A class that Ray pickles takes what is patched in it to a worker that is not patched.
     assert found["whole"] == [int(PATCHED) + 1, []]
     assert found["unarmed"]["value"] == int(PLAIN)
-    assert found["half-patched"] == ["fakeup.core:Engine.run of acme/fakeup.scale@3"]
+    assert found["half-patched"] == ["fakeup.core:Engine.run of acme/fakeup.scale"]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_ray_folds_the_warning_of_many_ranks_and_keeps_those_of_other_patches() 
     for rank in range(4):
         lines = [
             f"overlay: NOT applied {named} to fakeup 1.2.0: unknown-source: out of range >=1 {place}"
-            for named in ("a.b (revision 1)", "a.c (revision 2)")
+            for named in ("a.b", "a.c")
             for place in [f"[rank={rank},host=node{rank // 2}]"]
         ]
         batch = {"ip": "10.0.0.1", "pid": rank, "lines": lines}

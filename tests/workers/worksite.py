@@ -62,7 +62,6 @@ PACK = {
         )
         PATCH = Patch(
             id="acme/fakeup.scale",
-            revision=3,
             summary="Scale rightly",
             why="Because.",
             upstream=("fake/up#1",),

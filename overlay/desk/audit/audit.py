@@ -32,7 +32,7 @@ class Audit(Record):
     #: What the settings of a job say of each, by id; empty if none were given.
     answers: dict[str, Answer]
     settings: Settings | None = None
-    #: The projects that are there, with their versions.
+    #: The projects that patches are for and that are there, with their versions.
     installed: tuple[str, ...] = ()
 
     def of(self, *states: str) -> list[Finding]:
@@ -113,7 +113,8 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
         everything = {one.patch: one for one in engine.plan_each(tree).verdicts}
     defects, table = load_defects(patches), engine.tested()
     found = [judge(defect, patches, everything, planned, tree, table) for defect in defects.values()]
-    here = {f"{one.project} {one.version}".strip() for one in found if one.state != "not-installed"}
+    wanted = {target.project.name for patch in patches.values() for target in patch.targets}
+    here = [one for one in engine.installed(tree) if one.version and one.project in wanted]
     kept = _sorted(one for one in found if concerns(one, harms or HARMS))
     answers = (
         {}
@@ -126,7 +127,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
         findings=tuple(kept),
         answers=answers,
         settings=settings,
-        installed=tuple(sorted(here)),
+        installed=tuple(sorted(f"{one.project} {one.version}" for one in here)),
     )
 
 

@@ -27,7 +27,7 @@ _SELECT = "select "
 def screen(audit: Audit) -> str:
     """Return all findings, those that nobody mends first."""
     if not audit.installed:
-        return "nothing was checked: no project that a known defect is of is here"
+        return "nothing was checked: no project that a patch is for is here"
     lines = [*_wrapped(", ".join(audit.installed), rest="  "), *_wrapped(audit.count(), rest="  ")]
     if audit.settings is None:
         lines += _lines("PRESENT AND NOT MENDED", audit.of("open"), audit)

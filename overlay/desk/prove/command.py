@@ -73,8 +73,7 @@ def run(engine: Engine, arguments: argparse.Namespace) -> int:
 
     rows = [one.to_dict() for one in found]
     cells = [
-        (f"{one.patch}@{one.revision}", one.where, one.alone or "-", one.patched or "-", one.verdict, one.why)
-        for one in found
+        (one.patch, one.where, one.alone or "-", one.patched or "-", one.verdict, one.why) for one in found
     ]
     counts = Counter(one.verdict for one in found)
     told = [f"{count} {word}" for word, count in sorted(counts.items())] or ["no patch to be tried here"]

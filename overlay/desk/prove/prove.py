@@ -51,7 +51,6 @@ class Proof(Record):
     """A patch whose contract was run, or was not."""
 
     patch: str
-    revision: int
     #: Projects and versions, as `verl 0.8.0`.
     where: str
     #: `proven`, `not shown`, `FAILS` or `not run`.
@@ -181,7 +180,7 @@ class Prover:
 def _not_run(patch: Patch, decided: Verdict, why: str = "") -> Proof:
     """Return what is said of a patch that was not run: why, or else what was decided on it."""
     why = why or f"{decided.verdict}: {decided.reason}".removesuffix(": ")
-    return Proof(patch=patch.id, revision=patch.revision, where=decided.where(), verdict=NOT_RUN, why=why)
+    return Proof(patch=patch.id, where=decided.where(), verdict=NOT_RUN, why=why)
 
 
 def _judged(patch: Patch, decided: Verdict, alone: Outcome, patched: Outcome) -> Proof:

@@ -330,7 +330,6 @@ def _statement(status: Status, common: set[str]) -> agreement.Statement:
         begun = patch.state == "waiting" and any(site.state == "applied" for site in patch.sites)
         if begun or patch.state != "waiting":
             outcome[patch.patch] = "applied" if begun else patch.state
-            outcome[f"{patch.patch} revision"] = str(patch.revision)
             notes[patch.patch] = patch.reason
         for target in patch.verdict.targets if patch.verdict is not None else ():
             if target.version:

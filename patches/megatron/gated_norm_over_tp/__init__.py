@@ -47,7 +47,6 @@ def allreduce(original: Any, model: Any, config: Any, *group: Any, **named: Any)
 
 PATCH = Patch(
     id="megatron.gated-norm-over-tp",
-    revision=2,
     summary="The norm of a gated delta net has its whole gradient without sequence parallelism too",
     why="Each tensor parallel rank has its own heads of a gated delta net, a copy of the norm behind them, "
     "and its heads' part of the norm's gradient. Megatron sums the parts only if sequence parallelism is on: "

@@ -79,7 +79,6 @@ def _mark_split(parameter: Any, dim: int) -> None:
 
 PATCH = Patch(
     id="megatron.grad-norm",
-    revision=2,
     summary="Experts, undivided weights and attention sinks count once in the gradient norm",
     why="With tensor parallelism Megatron counts a parameter without a mark on the first rank only, and one "
     "with a mark on all. Since Transformer Engine 2.13 grouped experts have none: (TP-1)/TP of them is "

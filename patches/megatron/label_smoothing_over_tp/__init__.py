@@ -76,7 +76,6 @@ def _above_mean() -> Any:
 
 PATCH = Patch(
     id="megatron.label-smoothing-over-tp",
-    revision=3,
     summary="Labels are smoothed over the whole vocabulary, not over a rank's part of it",
     why="With tensor parallelism Megatron's cross entropy smooths labels over a rank's part of the "
     "vocabulary, as if it were all: every rank has another loss, and a gradient that is not that of any.",

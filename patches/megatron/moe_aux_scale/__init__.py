@@ -191,7 +191,6 @@ _NOTED = replaced(f"{_ROUTER}._apply_seq_aux_loss", sequences)
 
 PATCH = Patch(
     id="megatron.moe-aux-scale",
-    revision=3,
     summary="Auxiliary and z-losses of MoE routers with the weight that their coefficients say",
     why="The gradient of a router's auxiliary losses depends on the layout of the ranks. With "
     "calculate_per_token_loss it is too small by the tensor times the context parallel size, from 0.16 on "

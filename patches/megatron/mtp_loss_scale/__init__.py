@@ -95,7 +95,6 @@ def losses(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 PATCH = Patch(
     id="megatron.mtp-loss-scale",
-    revision=2,
     summary="Multi-token prediction under context parallelism is divided by the tokens of all its ranks",
     why="The loss of multi-token prediction is a mean over the tokens of one context parallel rank, and is "
     "averaged over the ranks. If a prompt is masked, a token with few others on its rank weighs more, and "

@@ -122,7 +122,6 @@ def _shifted(masters: Iterator[tuple[int, Any, Any]]) -> int:
 
 PATCH = Patch(
     id="megatron.reshardable-checkpoint",
-    revision=2,
     summary="Fully reshardable checkpoints have each parameter's optimizer state, not its neighbour's",
     why="In the format fully_reshardable Megatron gathers master weights and moments without the padding at "
     "the end of buckets, and cuts parameters out by places that count it. From the second bucket on each is "

@@ -39,7 +39,6 @@ def make_normalize(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="miles.whiten-over-cp",
-    revision=2,
     summary="Advantages normalised with one mean and deviation for all ranks",
     why="With --normalize-advantages and context parallelism, each rank of miles whitens its slices with the "
     "statistics of the same slices over the data parallel ranks: tokens of one sample get different means "

@@ -43,7 +43,6 @@ def create_manager(original: Any, args: Any, *given: Any, **named: Any) -> Any:
 
 PATCH = Patch(
     id="slime.group-baseline",
-    revision=2,
     summary="Rewards are normalised by prompt, also where samples were trimmed or a rollout has several",
     why="slime takes the rewards of a step for groups of --n-samples-per-prompt if their number says so, and "
     "otherwise for one group: with samples trimmed to a multiple of the global batch size, a dynamic batch "

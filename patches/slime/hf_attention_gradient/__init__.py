@@ -64,7 +64,6 @@ def make_forward(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="slime.hf-attention-gradient",
-    revision=2,
     summary="The gradient below Gated DeltaNet layers is that of one process, under CP and under TP",
     why="slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank. Since 0.2.4 the "
     "backward drops the gradient that a rank returns to the tokens of other context parallel ranks: all "

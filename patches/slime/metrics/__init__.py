@@ -24,10 +24,9 @@ PATCH = Patch(
     why="slime's loggers, such as wandb, do not show whether an applied patch ever mattered. With this one, "
     "each call also gets overlay.metrics(): the figures of the patches that were reached in this process.",
     changes=("safety",),
-    met="OVERLAY_METRICS=1.",
+    met="Any job of slime's that selects it.",
     upstream=("THUDM/slime#801",),
     opt_in=True,
-    switch="OVERLAY_METRICS",
     evidence="It adds names to what is logged, and changes no number of a job.",
     targets=one_target(
         SLIME,

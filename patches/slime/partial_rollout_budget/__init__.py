@@ -43,7 +43,6 @@ def make_generate(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="slime.partial-rollout-budget",
-    revision=2,
     summary="A resumed partial rollout gets the tokens it has left, not the whole budget again",
     why="With --partial-rollout slime aborts unfinished responses and resumes them in the next rollout. "
     "slime 0.3 asks for --rollout-max-response-len new tokens each time, so a response resumed twice may be "

@@ -43,7 +43,6 @@ def make_advantages(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="slime.whiten-over-cp",
-    revision=2,
     summary="Advantages normalised with one mean and deviation for all ranks",
     why="With --normalize-advantages and context parallelism, each rank of slime whitens its slices with the "
     "statistics of the same slices over the data parallel ranks: tokens of one sample get different means "

@@ -69,7 +69,6 @@ def make_value_loss(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="verl.critic-loss-scale",
-    revision=2,
     summary="The gradient of a critic does not depend on how its batch is cut",
     why="verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch and add up the gradients: "
     "the gradient grows with the number of micro-batches, and a short one counts as much as a full one. Adam "

@@ -70,7 +70,6 @@ _ROUTED = f"{_IMPL}:MegatronEngine._routed_num_tokens"
 
 PATCH = Patch(
     id="verl.dynamic-cp-loss",
-    revision=3,
     summary="Right gradients, losses and outputs under dynamic context parallelism",
     why="With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient that "
     "is W times (few sequences) or W squared times too small, reports a wrong loss, fails when a subgroup "

@@ -64,7 +64,6 @@ def _move_master_weights(optimizer: Any, device: Any) -> None:
 
 PATCH = Patch(
     id="verl.megatron-offload-rest",
-    revision=2,
     summary="Megatron: offloading leaves neither master weights nor FP8 copies on the device",
     why="When verl's Megatron engine offloads, the master weights of a precision-aware optimizer (two or "
     "four bytes for each parameter) and the FP8 copies of weights in Transformer Engine's layers (about one) "

@@ -24,9 +24,8 @@ PATCH = Patch(
     "each call also gets overlay.metrics(): the figures of the patches that were reached in this process.",
     evidence="It mends nothing: it adds the figures of the patches to what verl logs.",
     changes=("safety",),
-    met="OVERLAY_METRICS=1.",
+    met="Any job of verl's trainers that selects it.",
     upstream=("verl-project/verl#74",),
     opt_in=True,
-    switch="OVERLAY_METRICS",
     targets=one_target(VERL, variant("0.6", replaced("verl.utils.tracking:Tracking.log", log))),
 )

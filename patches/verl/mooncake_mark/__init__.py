@@ -67,7 +67,6 @@ class _Store:
 
 PATCH = Patch(
     id="verl.mooncake-mark",
-    revision=2,
     summary="Rollout workers read no mark of completion in the place of weights",
     why="A rollout worker of verl's checkpoint engine mooncake reads each bucket of weights out of the "
     "memory of the worker before it, and marks it as read with four bytes at its beginning. The other worker "

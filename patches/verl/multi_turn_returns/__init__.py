@@ -47,7 +47,6 @@ def over_turns(estimator: Any) -> Any:
 
 PATCH = Patch(
     id="verl.multi-turn-returns",
-    revision=2,
     summary="REINFORCE++ credits the turns before an observation too",
     why="With algorithm.adv_estimator=reinforce_plus_plus and rollouts of several turns, verl resets the "
     "return to zero at each token that is not the policy's. Only the last turn is credited with the reward, "

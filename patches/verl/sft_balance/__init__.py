@@ -160,7 +160,6 @@ _COMMON = (
 
 PATCH = Patch(
     id=ID,
-    revision=2,
     summary="SFT on Ray: data parallel ranks that get equal work",
     why="verl 0.7's SFT trainer on Ray gives each data parallel rank whatever samples come next, so that all "
     "wait for the rank that drew the long ones. With the patch the rows of each global batch are reordered "

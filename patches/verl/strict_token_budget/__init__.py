@@ -180,7 +180,6 @@ _HOME = "verl.utils.seqlen_balancing"
 
 PATCH = Patch(
     id="verl.strict-token-budget",
-    revision=3,
     summary="No micro-batch over max_token_len, agreed among the ranks in one all-reduce",
     why="With dynamic batch sizes verl takes ceil(tokens / max_token_len) micro-batches and balances work "
     "over them, so that some exceed max_token_len: eight samples of 7 tokens and a limit of 8 give one of "

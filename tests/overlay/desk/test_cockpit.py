@@ -147,7 +147,7 @@ def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None
 
 def test_of_many_refused_patches_each_is_named() -> None:
     many = tuple(
-        Verdict(patch=f"a.b{at}", revision=1, verdict="conflict" if at else "unknown-source", reason="why")
+        Verdict(patch=f"a.b{at}", verdict="conflict" if at else "unknown-source", reason="why")
         for at in range(9)
     )
     text = screen(full("slime.").replace(refused=many))

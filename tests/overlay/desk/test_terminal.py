@@ -24,7 +24,7 @@ def assert_fits(text: str) -> None:
 def test_a_plan_fits_whatever_it_says() -> None:
     name, reason = f"{'a' * 20}/{'b' * 9}.{'c' * 12}-{'d' * 9}-{'e' * 7}", "it is new here, and " * 9
     verdicts = tuple(
-        verdict.Verdict(patch=f"{name}-{at}", revision=1, verdict=said, reason=reason)
+        verdict.Verdict(patch=f"{name}-{at}", verdict=said, reason=reason)
         for at, said in enumerate(verdict.VERDICTS)
     )
     text = tables.plan(verdict.Plan(site="", selection=(), verdicts=verdicts))
@@ -36,12 +36,10 @@ def test_a_plan_fits_whatever_it_says() -> None:
 
 
 def test_a_status_that_is_printed_reads_like_the_table() -> None:
-    patches = [
-        ledger.PatchStatus(patch=f"verl.fix-{number}", revision=2, state="waiting") for number in range(9)
-    ]
-    absent = verdict.Verdict(patch="slime.it", revision=1, verdict="not-installed")
+    patches = [ledger.PatchStatus(patch=f"verl.fix-{number}", state="waiting") for number in range(9)]
+    absent = verdict.Verdict(patch="slime.it", verdict="not-installed")
     gone = ledger.PatchStatus(
-        patch="slime.it", revision=1, state="skipped", reason="slime is not installed", verdict=absent
+        patch="slime.it", state="skipped", reason="slime is not installed", verdict=absent
     )
     status = ledger.Status(
         enabled=True, strict=False, version="0.1.0", python="3.11.7", pid=1, selection=(),
@@ -51,7 +49,7 @@ def test_a_status_that_is_printed_reads_like_the_table() -> None:
     assert_fits(text)
     lines = text.splitlines()
     assert lines[0] == "overlay 0.1.0 on Python 3.11.7, not strict: 9 waiting, 1 skipped"
-    assert lines[2] == "verl.fix-0@2  waiting  waits for its modules to be imported"
+    assert lines[2] == "verl.fix-0  waiting  waits for its modules to be imported"
     assert lines[-2:] == ["1 patch left out: slime is not installed", "pinned to /root/overlay.lock"]
     assert repr(status).startswith("Status(enabled=True")
     off = str(status.replace(enabled=False, patches=()))
@@ -87,9 +85,7 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
 def test_the_schema_says_what_fields_are_and_which_words_they_have() -> None:
     defs = SCHEMA["$defs"]
     fields = defs["Verdict"]["properties"]
-    assert (
-        list(fields) == defs["Verdict"]["required"] == ["patch", "revision", "verdict", "reason", "targets"]
-    )
+    assert list(fields) == defs["Verdict"]["required"] == ["patch", "verdict", "reason", "targets"]
     assert fields["verdict"]["enum"] == list(verdict.VERDICTS)
     assert fields["targets"] == {"type": "array", "items": {"$ref": "#/$defs/TargetVerdict"}}
     assert defs["PatchStatus"]["properties"]["verdict"] == {

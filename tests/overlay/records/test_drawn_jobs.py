@@ -131,7 +131,7 @@ class Site:
             for name in rank.imports[rank.early :]:
                 self._import(name, rank)
             if rank.fault == "pickled":
-                unpickled.arrive("z.other@1", "fakeup.core:Engine.named")
+                unpickled.arrive("z.other", "fakeup.core:Engine.named")
             return engine.statement()
         finally:
             unpickled._arrived.clear()

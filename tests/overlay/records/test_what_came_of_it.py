@@ -46,7 +46,7 @@ def make(original, module):
 
 UP = Project(name="up", distributions=("up",), marker="up", read_version=lambda read: "1.0")
 PATCH = Patch(
-    id="up.doubled", revision=1, summary="Double", why="It adds.", upstream=("a/b#1",),
+    id="up.doubled", summary="Double", why="It adds.", upstream=("a/b#1",),
     targets=one_target(UP, variant("1", replaced("up:double", make))),
 )
 """
@@ -144,7 +144,7 @@ def test_the_first_rank_says_what_was_changed(
 def test_the_end_takes_five_lines_at_most() -> None:
     def patch(name: str, **values: int) -> PatchStatus:
         effect = Effect(of="call", figures=(), values={**values})
-        return PatchStatus(patch=name, revision=1, state="applied", effect=effect)
+        return PatchStatus(patch=name, state="applied", effect=effect)
 
     always = patch("up.always", changed=1)
     idle = patch("up.idle", calls=0, changed=0)

@@ -82,7 +82,7 @@ def test_a_holder_that_cannot_be_changed_is_told_and_in_strict_mode_the_patch_ta
     assert status.state == "incomplete"
     assert fault in status.reason
     said = capsys.readouterr().err
-    assert f"overlay: incomplete fakeup.scale (revision 3) on fakeup 1.2.0: {fault}; enable overlay" in said
+    assert f"overlay: incomplete fakeup.scale on fakeup 1.2.0: {fault}; enable overlay" in said
     engine.disable()
     with pytest.raises(PatchError, match=f"incomplete: {fault}"):
         engine.enable(strict=True)

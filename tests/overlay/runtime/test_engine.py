@@ -55,7 +55,7 @@ def test_apply_on_import_with_one_exact_line(
     assert lines(capsys) == []
     core = upstream.load()
     assert core.scale(2) == 400
-    assert lines(capsys) == ["overlay: applied fakeup.scale@3 to fakeup 1.2.0 (1 site)"]
+    assert lines(capsys) == ["overlay: applied fakeup.scale to fakeup 1.2.0 (1 site)"]
     user = upstream.load("fakeup.user")
     assert user.use(2) == 400
     status = engine.status().patches[0]
@@ -71,7 +71,7 @@ def test_a_patch_of_two_modules_is_said_to_be_applied_when_both_are_there(
     upstream.load()
     assert lines(capsys) == []
     upstream.load("fakeup.user")
-    assert lines(capsys) == ["overlay: applied fakeup.scale@3 to fakeup 1.2.0 (2 sites)"]
+    assert lines(capsys) == ["overlay: applied fakeup.scale to fakeup 1.2.0 (2 sites)"]
 
 
 def test_replacements_are_plain_functions_that_look_like_the_original(
@@ -177,7 +177,7 @@ def test_all_sites_or_none_within_a_module(
     assert "ImportError: no torch here" in status.patches[0].reason
     assert snapshot(core) == before
     assert lines(capsys) == [
-        "overlay: NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: failed: ImportError: no torch here"
+        "overlay: NOT applied fakeup.scale to fakeup 1.2.0: failed: ImportError: no torch here"
     ]
 
 
@@ -222,7 +222,7 @@ def test_an_unknown_source_is_loud_and_touches_nothing(
     assert upstream.load().scale(1) == 3
     (line,) = lines(capsys)
     assert line.startswith(
-        "overlay: NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: unknown-source: the patch was "
+        "overlay: NOT applied fakeup.scale to fakeup 1.2.0: unknown-source: the patch was "
     )
     assert engine.status().patches[0].state == "skipped"
 
@@ -237,7 +237,7 @@ def test_a_quiet_verdict_is_logged_as_a_skip(
     upstream.version("2.0")
     enabled(patch, strict=True)
     assert upstream.load().scale(1) == 2
-    assert lines(capsys) == ["overlay: skipped fakeup.scale@3 on fakeup 2.0: not-needed: 2.0 does it"]
+    assert lines(capsys) == ["overlay: skipped fakeup.scale on fakeup 2.0: not-needed: 2.0 does it"]
 
 
 def test_a_patch_that_is_not_selected_does_nothing(upstream: Upstream, engines: Engines) -> None:
@@ -260,7 +260,7 @@ def test_strict_mode_raises_from_enable_when_the_module_is_there(
     )
     with pytest.raises(
         PatchError,
-        match=r"fakeup\.scale@3 is failed: ImportError: no torch here .*OVERLAY_PATCHES=-fakeup\.scale",
+        match=r"fakeup\.scale is failed: ImportError: no torch here .*OVERLAY_PATCHES=-fakeup\.scale",
     ):
         engine.enable(strict=True)
     assert not engine.status().enabled

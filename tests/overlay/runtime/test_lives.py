@@ -144,9 +144,7 @@ def test_a_site_that_is_replaced_after_us_is_told(
         assert "fakeup.core:scale was replaced since by test_lives:" in status.reason
         assert [site.state for site in status.sites] == ["incomplete", "applied"]
     assert (
-        capsys.readouterr().err.count(
-            "overlay: lost fakeup.scale (revision 3): fakeup.core:scale was replaced since by"
-        )
+        capsys.readouterr().err.count("overlay: lost fakeup.scale: fakeup.core:scale was replaced since by")
         == 1
     )
     assert core.scale is theirs
@@ -286,7 +284,7 @@ def test_all_that_needs_a_patch_goes_before_its_failure_is_raised(
     core, user = upstream.load("fakeup.core"), upstream.load("fakeup.user")
     assert (core.scale(1), user.use(1)) == (200, 7)
     left = r"OVERLAY_PATCHES=-fakeup\.first,-fakeup\.needed,-fakeup\.second leaves it out"
-    with pytest.raises(PatchError, match=rf"^fakeup\.needed@\d+ is failed.*{left}"):
+    with pytest.raises(PatchError, match=rf"^fakeup\.needed is failed.*{left}"):
         upstream.load("fakeup.apart")
     assert core.scale(1) == 2
     assert user.use(1) != 7

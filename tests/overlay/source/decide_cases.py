@@ -48,9 +48,7 @@ def variant(*parts: Fact | str, site: str = F, name: str = "1") -> Variant:
 def patch(*variants: Variant, name: str = "lib.f", tells: tuple[str, ...] = (), **fields: Any) -> Patch:
     others: tuple[Target, ...] = fields.pop("others", ())
     target = Target(project=PROJECT, variants=variants or (variant(),), tells=tells)
-    return Patch(
-        id=name, revision=1, summary="s", why="w", upstream=("a/b#1",), targets=(target, *others), **fields
-    )
+    return Patch(id=name, summary="s", why="w", upstream=("a/b#1",), targets=(target, *others), **fields)
 
 
 def rows(*patches: Patch, on: Tree | None = None, name: str = "lib==1.2.0") -> list[Row]:

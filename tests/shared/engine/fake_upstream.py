@@ -71,7 +71,7 @@ PROJECT = Project(
 #: A file that holds a patch of nothing, to be given its id.
 PATCH_FILE = """
 from overlay.patch import Patch
-PATCH = Patch(id="{id}", revision=1, summary="s", why="w", upstream=(), targets=())
+PATCH = Patch(id="{id}", summary="s", why="w", upstream=(), targets=())
 """
 
 
@@ -165,7 +165,6 @@ class Upstream:
         variants = (variant("1", *parts), *extra)
         patch = Patch(
             id=name,
-            revision=3,
             summary="Scale rightly",
             why="Because.",
             upstream=("fake/up#1",),

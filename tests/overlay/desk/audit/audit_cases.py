@@ -36,7 +36,6 @@ def make(original: Any, module: object) -> Any:
 def a_patch(*, opt_in: bool = False) -> Patch:
     return Patch(
         id="lib.fix",
-        revision=1,
         summary="f returns what it is given",
         why="It returns another number.",
         upstream=("a/b#1",),

@@ -20,7 +20,6 @@ def status(site: Path, **changes: Any) -> dict[str, Any]:
     patches: list[dict[str, Any]] = [
         {
             "patch": verdict.patch,
-            "revision": verdict.revision,
             "state": {"apply": "applied", "not-installed": "waiting"}.get(verdict.verdict, "skipped"),
             "reason": verdict.reason if verdict.verdict not in ("apply", "not-installed") else "",
             "verdict": None if verdict.verdict == "not-installed" else verdict.to_dict(),

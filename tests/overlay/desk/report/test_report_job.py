@@ -69,7 +69,6 @@ def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> N
         ({"half_patched": ["x"]}, "half-patched: x", "yes"),
         ({"state": "failed", "reason": "why"}, ID, "failed (why)"),
         ({"state": "reverted", "reason": ""}, ID, "reverted"),
-        ({"revision": 99}, f"{ID} revision", "99"),
     ],
 )
 def test_a_rank_that_differs_is_named_with_what_it_says(
@@ -77,7 +76,7 @@ def test_a_rank_that_differs_is_named_with_what_it_says(
 ) -> None:
     site = unknown_verl(tmp_path / "site")
     status, other = made.status(site), made.status(site)
-    (made.patch_of(other, ID) if "state" in change or "revision" in change else other).update(change)
+    (made.patch_of(other, ID) if "state" in change else other).update(change)
     found = read(tmp_path, status, other, status)
     assert [group.name for group in found.groups] == ["ranks 0,2", "rank 1"]
     (one,) = found.to_dict()["differences"]

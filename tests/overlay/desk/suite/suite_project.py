@@ -182,7 +182,7 @@ PATCH = """
         name="fakesuite", distributions=("fakesuite",), marker="fakesuite.core", read_version=version
     )
     PATCH = Patch(
-        id="acme/fakesuite.NAME", revision=1, summary="It", why="Because.", upstream=("fake/suite#1",),
+        id="acme/fakesuite.NAME", summary="It", why="Because.", upstream=("fake/suite#1",),
         targets=one_target(PROJECT, variant("1", replaced("SITE", make))),
     )
 """
