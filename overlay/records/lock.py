@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 
 from overlay._version import __version__
-from overlay.records import own_digest
 from overlay.source.decide import version_of
+from overlay.source.own_code import of_overlay, of_pack
 from overlay.source.registry import environment
 
 TYPE_CHECKING = False
@@ -57,14 +57,14 @@ def make_lock(static: Lock, verdicts: Iterable[Verdict], tree: Tree) -> Lock:
 def static_part(patches: Iterable[Patch], packs: Iterable[Pack]) -> Lock:
     """Return what a process knows of its lock before any upstream is there."""
     return {
-        "overlay": {"version": __version__, "content": own_digest.of_overlay()},
+        "overlay": {"version": __version__, "content": of_overlay()},
         "python": ".".join(map(str, sys.version_info[:3])),
         "pack": [
             {
                 "name": pack.name,
                 "distribution": pack.distribution,
                 "version": pack.version,
-                "content": own_digest.of_pack(pack.package),
+                "content": of_pack(pack.package),
             }
             for pack in packs
         ],

@@ -119,7 +119,7 @@ def _digests() -> dict[str, str]:
     from contextlib import suppress
 
     from overlay.errors import OverlayError
-    from overlay.records.own_digest import of_overlay, of_pack
+    from overlay.source.own_code import of_overlay, of_pack
     from overlay.source.packs import named
 
     with suppress(OSError, OverlayError):  # no job may fail of its ledger

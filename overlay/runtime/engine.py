@@ -269,7 +269,7 @@ class Engine:
         site: str | Sequence[str] | InstalledTree | None = None,
     ) -> Plan:
         """Decide on every patch without importing anything of an upstream."""
-        from overlay.source.plan import make_plan
+        from overlay.source.decide import make_plan
         from overlay.source.source import InstalledTree
 
         chosen = self.chosen(patches)

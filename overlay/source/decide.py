@@ -9,10 +9,10 @@ from __future__ import annotations
 from overlay.errors import OverlayError, SourceError
 from overlay.model.record import TYPE_CHECKING
 from overlay.source.selection import in_order
-from overlay.verdict import APPLY, LOUD, TargetVerdict, Verdict
+from overlay.verdict import APPLY, LOUD, Plan, TargetVerdict, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from overlay.patch import Patch, Project, Target, Variant
     from overlay.source.source import Tree
@@ -39,6 +39,20 @@ def decide(patch: Patch, tree: Tree, table: Table) -> Verdict:
     targets = tuple(found[target.project.name] for target in patch.targets)
     word, reason = combine(targets)
     return Verdict(patch=patch.id, verdict=word, reason=reason, targets=targets)
+
+
+def make_plan(
+    patches: Iterable[Patch], selection: Sequence[str], tree: Tree, table: Table, site: str = ""
+) -> Plan:
+    """Decide on every patch, as `decide_all` does. Patches that are not selected are only named."""
+    by_id = {patch.id: patch for patch in patches}
+    settled = decide_all([by_id[name] for name in selection], tree, table)
+    verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
+    return Plan(site=site, selection=tuple(selection), verdicts=verdicts)
+
+
+def _left_out(patch: Patch) -> Verdict:
+    return Verdict(patch=patch.id, verdict="not-selected", reason="the selection leaves it out")
 
 
 def settle(

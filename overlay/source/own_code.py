@@ -1,10 +1,16 @@
-"""The code of patches as it lies in files: which files there are, and the digest of what a patch does."""
+"""The code that is overlay's and its patches' own, as it lies in files: which there are, and digests of them.
+
+Locks and ranks compare these. Files are read, not imported: a pack is compared with its lock before any of it
+runs. The digest of what one patch does is that of its rows, and leaves words out.
+"""
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
 
+from overlay.errors import OverlayError
+from overlay.source.registry import COMPAT, PACK, module_of
 from overlay.source.table import NAME as TESTED
 
 TYPE_CHECKING = False
@@ -16,6 +22,42 @@ if TYPE_CHECKING:
 _ENDINGS = (
     ".py", ".pyc", ".pyx", ".so", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".ptx", ".cubin", TESTED,
 )  # fmt: skip
+
+
+def of_overlay() -> str:
+    """Return the digest of all of overlay and its patches, the same for every kind of installation."""
+    found = {}
+    for package in ("overlay", COMPAT, PACK):
+        below = package.removeprefix("overlay").strip(".")
+        found.update({os.path.join(below, name): path for name, path in files(package).items()})
+    return _digest(found)
+
+
+def of_pack(package: str) -> str:
+    """Return the digest of all code beside the package of a pack's patches: they may import any of it.
+
+    `acme_overlay.patches` lies in `acme_overlay`. Raises `OverlayError` if there is no such package.
+    """
+    if not files(package):
+        raise OverlayError(f"the package {package} cannot be found")
+    return _digest(files(package.rpartition(".")[0] or package))
+
+
+def of_code(patch: str) -> str:
+    """Return the digest of the code of a patch and its contract, empty if it was not loaded from a file."""
+    name = module_of(patch)
+    return of_module(name) if name else ""
+
+
+def _digest(found: dict[str, str]) -> str:
+    from hashlib import sha256
+
+    total = sha256()
+    for name in sorted(found):
+        with open(found[name], "rb") as file:
+            inside = sha256(file.read()).hexdigest()
+        total.update(f"{name.replace(os.sep, '/')}\0{inside}\0".encode())
+    return total.hexdigest()
 
 
 def of_module(name: str) -> str:

@@ -36,10 +36,10 @@ from checks import SEED
 from overlay.desk.prove.contract import HOLDS, STRICTLY
 from overlay.desk.prove.rows import File, Trial, text_of, trial, unjudged
 from overlay.model.settings import ALONE
-from overlay.records.own_digest import of_code
 from overlay.source.decide import decide, version_of
 from overlay.source.judge import as_patch
 from overlay.source.known_defects import load_defects
+from overlay.source.own_code import of_code
 from overlay.source.registry import contract_of, load_patches
 from overlay.source.source import InstalledTree
 from overlay.source.table import NAME, Row, Table, files_digest

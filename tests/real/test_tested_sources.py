@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.records.own_digest import of_code
 from overlay.source.decide import decide
+from overlay.source.own_code import of_code
 from overlay.source.registry import load_patches
 from overlay.source.source import InstalledTree
 from overlay.source.table import Table

@@ -9,8 +9,7 @@ from decide_cases import FILES, OTHER, PROJECT, F, look, patch, quiet, rows, tre
 from fake_upstream import MemoryTree
 
 from overlay.patch import Absent, Patch, Target
-from overlay.source.decide import decide, settle
-from overlay.source.plan import make_plan
+from overlay.source.decide import decide, make_plan, settle
 from overlay.source.selection import in_order
 from overlay.source.table import Table
 from overlay.verdict import LOUD, Verdict

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_upstream import PATCH_FILE, forget, write_files
 
-from overlay.records import own_digest
-from overlay.records.own_digest import of_code, of_overlay, of_pack
+from overlay.source import own_code
 from overlay.source.own_code import files as _files
+from overlay.source.own_code import of_code, of_overlay, of_pack
 from overlay.source.registry import load_patches
 from overlay.source.table import NAME
 
@@ -48,8 +48,8 @@ def test_all_code_is_counted_of_overlay_and_of_a_pack_with_what_patches_were_tes
     for file in (NAME, "recompute/__init__.py", "engine.py", "warm.py"):
         with monkeypatch.context() as patch:
             patch.setattr(
-                own_digest,
-                "_files",
+                own_code,
+                "files",
                 lambda of, file=file: {k: p for k, p in _files(of).items() if not k.endswith(file)},
             )
             assert of_overlay() != whole, file
