@@ -405,7 +405,8 @@ class _Writer:
         for patch in self._asked.values():
             target = patch.targets[0]
             found = trial(patch, source.tree, Table([]), source.name)
-            chosen = found.choices[0] if self._options.read == APPLY and found.choices else found.alone
+            alone = found.alone or found.absent  # of a defect, which replaces nothing
+            chosen = found.choices[0] if self._options.read == APPLY and found.choices else alone
             self._rows = [
                 part
                 for row in self._rows
