@@ -93,13 +93,12 @@ def _existing(arguments: argparse.Namespace) -> Lock | None:
     try:
         return lockfile.read(arguments.file)
     except LockError as error:
-        if arguments.update and _was_lock(arguments.file):  # what is damaged is written over all the same
-            return None
-        if arguments.update:
-            what = "is no lock, damaged or not, so nothing was written: name another file"
-            raise LockError(f"{arguments.file} {what}") from error
         if arguments.check:
             raise
+        if not _was_lock(arguments.file):
+            raise LockError(f"{arguments.file} is no lock, so nothing was written: name another file") from error
+        if arguments.update:  # what is damaged is written over all the same
+            return None
         raise LockError(f"{error} (nothing was written: `overlay lock --update` overwrites it)") from error
 
 

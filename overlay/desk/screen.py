@@ -167,7 +167,7 @@ def _refused(items: Sequence[Verdict]) -> list[str]:
 
 def _patches(patches: Mapping[str, tuple[str, ...]], stack: str = "") -> list[str]:
     """Return the patches that apply, as `project: name, name (what else it changes)`, by what they change."""
-    lines = [f"{stack} on its Megatron:"] if stack else []
+    lines = [f"{stack}:"] if stack else []
     if not patches:
         return [*lines, "no selected patch applies here"]
     count = f"{len(patches)} patches apply" if len(patches) > 1 else "1 patch applies"

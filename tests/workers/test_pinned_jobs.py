@@ -143,12 +143,12 @@ def test_patches_that_come_or_go_share_a_line(job: Job) -> None:
 
 
 def test_a_damaged_lock_is_written_over_when_that_is_asked_for(job: Job) -> None:
-    job.file.write_text("x")
+    job.file.write_text(damaged := '{"format": 2, "patch"')
     words = ["-m", "overlay", "lock", "--file", str(job.file)]
     done = job.venv.run(*words, **UNARMED)
     assert done.returncode == 2
     assert "is damaged" in done.stderr
     assert "`overlay lock --update` overwrites it" in done.stderr
-    assert job.file.read_text() == "x"
+    assert job.file.read_text() == damaged
     assert job.venv.run(*words, "--update", **UNARMED).returncode == 0
     assert job.venv.run("-c", PROBE, **job.settings).stdout.split() == [PATCHED]
