@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 from importlib import import_module
 from string import Template
 
-from overlay.desk.lint import ID, UPSTREAM
+from overlay.desk.lint import ID
 from overlay.desk.output import EXIT_OK, folder, show
 from overlay.errors import SelectionError
 from overlay.model import settings
@@ -19,7 +18,7 @@ from overlay.source.shape import split_site
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from overlay.runtime.engine import Engine
     from overlay.source.source import Tree
@@ -42,10 +41,9 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
     new = add_command("new", _new, "write the files of a new patch, and of a new pack, for you to fill in")
     new.add_argument("id", metavar="PATCH-ID", help="project.what-is-mended")
-    new.add_argument("sites", metavar="SITE", nargs="*", help="a function to replace (module:qualname)")
+    new.add_argument("function", metavar="SITE", nargs="?", help="the function to replace (module:qualname)")
     what = "the pack to write into, created if it does not exist"
     new.add_argument("--pack", metavar="NAME", default="", help=what)
-    new.add_argument("--upstream", metavar="REF", default="", help="owner/repo#number, or owner/repo@commit")
     what = "look for SITE in this folder (or wheel) only"
     new.add_argument("--site", type=folder, metavar="DIR", help=what)
 
@@ -53,19 +51,18 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 def _new(_: Engine, arguments: argparse.Namespace) -> int:
     from overlay.source.source import InstalledTree
 
-    tree, options = InstalledTree(arguments.site), {"pack": arguments.pack, "upstream": arguments.upstream}
-    written = write(arguments.id, arguments.sites, os.getcwd(), tree, **options)
+    tree = InstalledTree(arguments.site)
+    written = write(arguments.id, arguments.function or "", os.getcwd(), tree, pack=arguments.pack)
     lines = [*written.files, "Fill in what says TODO, then run:", *(f"  {line}" for line in written.todo)]
     show(arguments, written.to_dict(), lambda: "\n".join(lines))
     return EXIT_OK
 
 
-def write(  # noqa: PLR0913 -- all that the command takes
-    name: str, sites: Sequence[str], folder: str, tree: Tree, *, pack: str = "", upstream: str = ""
-) -> Written:
+def write(name: str, site: str, folder: str, tree: Tree, *, pack: str = "") -> Written:
     """Write a patch with its contract, and in an empty folder the pack around it, into `folder`.
 
-    The sites are looked up in `tree`. Nothing is installed, and nothing that is there is written over.
+    The site, if one is given, is looked up in `tree`. Nothing is installed, and nothing that is there is
+    written over.
 
     Raises:
         SelectionError: A name is none, a site cannot be replaced, or a file is there already.
@@ -76,26 +73,22 @@ def write(  # noqa: PLR0913 -- all that the command takes
         raise SelectionError(
             f"{name!r} is no patch id: say project.words-with-hyphens, in small letters and digits"
         )
-    if upstream and not UPSTREAM.fullmatch(upstream):
-        raise SelectionError(f"{upstream!r} is neither owner/repo#number nor owner/repo@commit")
-    for site in sites:
+    if site:
         _check(site, tree)
     package, path, files = _home(folder, pack)
     project, _, short = name.partition(".")
     place, project_file = f"{path}/{project}/{short.replace('-', '_')}", f"{path}/{project}/__init__.py"
-    imported, text = _project(project, package, sites, pack)
+    imported, text = _project(project, package, site, pack)
     if not os.path.exists(os.path.join(folder, project_file)):
         files[project_file] = text
     ident = f"{pack}/{name}" if pack else name
-    sites = sites or (_UNKNOWN,)
-    names = _names(sites)
+    site = site or _UNKNOWN
     files[f"{place}/__init__.py"] = _fill(
         "patch.txt",
         id=ident,
         import_project=imported,
-        upstream=upstream or "TODO: owner/repo#number",
-        functions="\n\n\n".join(_fill("function.txt", name=one).rstrip() for one in names),
-        replaced="\n".join(map(_replaced, sites, names)),
+        site=site,
+        name=site.replace(":", ".").rpartition(".")[2].strip("_").lower(),
     )
     files[f"{place}/contract.py"] = _fill("contract.txt", id=ident)
     there = [file for file in (f"{place}.py", *files) if os.path.lexists(os.path.join(folder, file))]
@@ -154,7 +147,7 @@ def _home(folder: str, pack: str) -> tuple[str, str, dict[str, str]]:
     return f"{package}.patches", path, files
 
 
-def _project(project: str, package: str, sites: Sequence[str], pack: str) -> tuple[str, str]:
+def _project(project: str, package: str, site: str, pack: str) -> tuple[str, str]:
     """Return how the project of a patch is imported, and the text of the file of its folder."""
     known = {
         found.name.partition("-")[0]: constant
@@ -167,27 +160,9 @@ def _project(project: str, package: str, sites: Sequence[str], pack: str) -> tup
     if not pack:
         them = ", ".join(sorted(known))
         raise SelectionError(f"there is no project {project!r}; there are {them}, and a pack may be for any")
-    marker = split_site(sites[0])[0].partition(".")[0] if sites else project
+    marker = split_site(site)[0].partition(".")[0] if site else project
     text = _fill("project.txt", project=project, marker=marker)
     return f"from {package}.{project} import PROJECT", text
-
-
-def _names(sites: Sequence[str]) -> list[str]:
-    """Return a name for the replacement of each site: its last words, as many as tell it from the others."""
-    names: list[str] = []
-    for site in sites:
-        parts = re.split(r"[.:]", site)
-        choices = ("_".join(parts[-count:]).strip("_").lower() for count in range(1, len(parts) + 1))
-        names.append(next(name for name in choices if name not in names))
-    return names
-
-
-def _replaced(site: str, name: str) -> str:
-    """Return a replacement as a formatter would leave it."""
-    indent = " " * 12
-    line = f'{indent}replaced("{site}", make_{name}),'
-    parts = (f"{indent}replaced(", f'{indent}    "{site}",', f"{indent}    make_{name},", f"{indent}),")
-    return line if len(line) <= 110 else "\n".join(parts)  # noqa: PLR2004 -- columns
 
 
 def _fill(template: str, **words: str) -> str:

@@ -10,8 +10,8 @@ import sys
 
 from overlay._version import __version__
 from overlay.source.decide import version_of
-from overlay.source.own_code import of_overlay, of_pack
-from overlay.source.registry import environment
+from overlay.source.own_code import of_pack
+from overlay.source.registry import environment, of_overlay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -119,8 +119,9 @@ def _digests() -> dict[str, str]:
     from contextlib import suppress
 
     from overlay.errors import OverlayError
-    from overlay.source.own_code import of_overlay, of_pack
+    from overlay.source.own_code import of_pack
     from overlay.source.packs import named
+    from overlay.source.registry import of_overlay
 
     with suppress(OSError, OverlayError):  # no job may fail of its ledger
         return {"overlay": of_overlay(), **{f"pack {one.name}": of_pack(one.package) for one in named()}}

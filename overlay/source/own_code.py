@@ -10,7 +10,6 @@ import os
 from importlib import import_module
 
 from overlay.errors import OverlayError
-from overlay.source.registry import COMPAT, PACK, module_of
 from overlay.source.table import NAME as TESTED
 
 TYPE_CHECKING = False
@@ -24,15 +23,6 @@ _ENDINGS = (
 )  # fmt: skip
 
 
-def of_overlay() -> str:
-    """Return the digest of all of overlay and its patches, the same for every kind of installation."""
-    found = {}
-    for package in ("overlay", COMPAT, PACK):
-        below = package.removeprefix("overlay").strip(".")
-        found.update({os.path.join(below, name): path for name, path in files(package).items()})
-    return _digest(found)
-
-
 def of_pack(package: str) -> str:
     """Return the digest of all code beside the package of a pack's patches: they may import any of it.
 
@@ -40,16 +30,11 @@ def of_pack(package: str) -> str:
     """
     if not files(package):
         raise OverlayError(f"the package {package} cannot be found")
-    return _digest(files(package.rpartition(".")[0] or package))
+    return of_files(files(package.rpartition(".")[0] or package))
 
 
-def of_code(patch: str) -> str:
-    """Return the digest of the code of a patch and its contract, empty if it was not loaded from a file."""
-    name = module_of(patch)
-    return of_module(name) if name else ""
-
-
-def _digest(found: dict[str, str]) -> str:
+def of_files(found: dict[str, str]) -> str:
+    """Return the digest of files, by their names and what is in them."""
     from hashlib import sha256
 
     total = sha256()

@@ -64,6 +64,25 @@ def module_of(patch: str) -> str:
     return _modules.get(patch, "")
 
 
+def of_overlay() -> str:
+    """Return the digest of all of overlay and its patches, the same for every kind of installation."""
+    from overlay.source.own_code import files, of_files
+
+    found = {}
+    for package in ("overlay", COMPAT, PACK):
+        below = package.removeprefix("overlay").strip(".")
+        found.update({os.path.join(below, name): path for name, path in files(package).items()})
+    return of_files(found)
+
+
+def of_code(patch: str) -> str:
+    """Return the digest of the code of a patch and its contract, empty if it was not loaded from a file."""
+    from overlay.source.own_code import of_module
+
+    name = module_of(patch)
+    return of_module(name) if name else ""
+
+
 def contract_of(patch: str) -> Contract | None:
     """Return the contract in the folder of a patch that was loaded, `None` if it has none there."""
     name = f"{module_of(patch)}.contract"

@@ -39,8 +39,7 @@ from overlay.model.settings import ALONE
 from overlay.source.decide import decide, version_of
 from overlay.source.judge import as_patch
 from overlay.source.known_defects import load_defects
-from overlay.source.own_code import of_code
-from overlay.source.registry import contract_of, load_patches
+from overlay.source.registry import contract_of, load_patches, of_code
 from overlay.source.source import InstalledTree
 from overlay.source.table import NAME, Row, Table, files_digest
 from overlay.verdict import APPLY

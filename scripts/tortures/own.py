@@ -21,9 +21,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from overlay.model import toml
 from testing.suite import QUICK, WORKERS
 from tortures._own_copy import Copy
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 FILE = Path(__file__).with_name("own_mutants.toml")
 #: Seconds for a run of tests that a slip may have made wait for ever.
@@ -49,7 +53,7 @@ class Row(NamedTuple):
 
 def slips(only: str = "") -> list[Slip]:
     """Return the slips whose defect contains a text."""
-    found = toml.read(str(FILE))["mutant"]
+    found = tomllib.loads(FILE.read_text(encoding="utf-8"))["mutant"]
     made = [Slip(**{**one, "tests": tuple(one["tests"])}) for one in found]
     return [slip for slip in made if only in slip.defect]
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from overlay.source.decide import decide
-from overlay.source.own_code import of_code
-from overlay.source.registry import load_patches
+from overlay.source.registry import load_patches, of_code
 from overlay.source.source import InstalledTree
 from overlay.source.table import Table
 from records import _support_print, tested

@@ -284,7 +284,7 @@ def test_doctor_of_a_file_that_starts_another_copy(tmp_path: Path, worksite: Ven
 
 
 def test_every_kind_of_installation_has_the_same_content(tmp_path: Path, worksite: Venv) -> None:
-    code = "from overlay.source.own_code import of_overlay; print(of_overlay())"
+    code = "from overlay.source.registry import of_overlay; print(of_overlay())"
     editable = Venv(tmp_path / "venv", linked=False)
     editable.unpack(build_wheel(tmp_path / "checkout", "editable"))
     digest = worksite.run("-c", code).stdout

@@ -17,7 +17,7 @@ from overlay.errors import OverlayError, SourceError, TrustError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.whole import write_whole
 from overlay.source.decide import decide
-from overlay.source.own_code import of_code
+from overlay.source.registry import of_code
 from overlay.source.table import Row, files_digest, is_so, rows_in, said
 from overlay.verdict import APPLY
 

@@ -13,8 +13,12 @@ import tempfile
 from overlay.desk.output import near
 from overlay.desk.reading import record_of
 from overlay.errors import SuiteError
-from overlay.model import toml
 from overlay.model.record import TYPE_CHECKING, Record
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +83,8 @@ def find(name: str) -> Recipe:
 def read(path: str) -> Recipe:
     """Return the recipe in a file. Raises `SuiteError`, which names the file, the key and the value."""
     try:
-        data = toml.read(path)
+        with open(path, "rb") as file:
+            data = tomllib.load(file)
         name = os.path.basename(path).removesuffix(".toml")
         found: Recipe = record_of(Recipe, {**data, "name": name})
     except (OSError, TypeError, ValueError) as error:

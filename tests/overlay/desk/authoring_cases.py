@@ -90,10 +90,10 @@ class Workplace:
         (inside / "compat").symlink_to(ROOT / "compat")
         (inside / "patches").symlink_to(patches)
 
-    def new(self, name: str = "verl.exact-mean", *sites: str, **options: str) -> Written:
+    def new(self, name: str = "verl.exact-mean", site: str = SITE, **options: str) -> Written:
         """Write a patch."""
         tree = InstalledTree(str(self.upstream))
-        return write(name, sites or (SITE,), str(self.checkout), tree, **options)
+        return write(name, site, str(self.checkout), tree, **options)
 
     def files(self, written: Written) -> list[Path]:
         """Return the files that were written."""

@@ -11,8 +11,8 @@ from fake_upstream import PATCH_FILE, forget, write_files
 
 from overlay.source import own_code
 from overlay.source.own_code import files as _files
-from overlay.source.own_code import of_code, of_overlay, of_pack
-from overlay.source.registry import load_patches
+from overlay.source.own_code import of_pack
+from overlay.source.registry import load_patches, of_code, of_overlay
 from overlay.source.table import NAME
 
 if TYPE_CHECKING:
