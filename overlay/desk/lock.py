@@ -96,7 +96,9 @@ def _existing(arguments: argparse.Namespace) -> Lock | None:
         if arguments.check:
             raise
         if not _was_lock(arguments.file):
-            raise LockError(f"{arguments.file} is no lock, so nothing was written: name another file") from error
+            raise LockError(
+                f"{arguments.file} is no lock, so nothing was written: name another file"
+            ) from error
         if arguments.update:  # what is damaged is written over all the same
             return None
         raise LockError(f"{error} (nothing was written: `overlay lock --update` overwrites it)") from error

@@ -94,7 +94,9 @@ def look(engine: Engine) -> Cockpit:
         armed=checkup.armed,
         reason=reasons[0] if reasons else "",
         next=_next(checkup, applied, refused, {one.project for one in projects if one.version}, wanted),
-        stack=next((f"{one.project} {one.version}" for one in stacks if one.version), ""),
+        stack=next(
+            (f"{one.project} {one.version}{environment().OF_STACK}" for one in stacks if one.version), ""
+        ),
     )
 
 
