@@ -92,7 +92,8 @@ def _choose_cuda() -> None:
     except ModuleNotFoundError:
         return
     accelerator._register_builtin_backends()
-    accelerator._ACCELERATOR = accelerator._REGISTRY["cuda"].factory()
+    chosen = accelerator._ACCELERATOR = accelerator._REGISTRY["cuda"].factory()
+    chosen.current_device = lambda: chosen._module().current_device()  # no number: the CPU has none
 
 
 def import_slime(*names: str) -> list[ModuleType]:

@@ -17,10 +17,12 @@ _GROUPED = (
     among("custom_reward_post_process_path", None),
     other("loss_type", "sft_loss"),
 )
+_STEP = "slime.backends.megatron_utils.model:train_one_step"
 _PROVIDER = "slime.backends.megatron_utils.model_provider:get_model_provider_func"
 _INNER = "slime.backends.megatron_utils.model_provider:_get_model_provider_func"
 _BRIDGED = "slime.utils.megatron_bridge_utils"
 _OTHER = "slime.backends.megatron_utils.actor:MegatronTrainRayActor.load_other_checkpoint"
+_FULLY_ASYNC = "*fully_async_rollout*"
 _GDN = beyond("the model is Qwen3-Next or Qwen3.5, with slime's own layer")
 
 _silent, _hang, _oom, _crash, _slow = by_harm(SLIME)
@@ -33,10 +35,22 @@ DEFECTS = (
         patch="slime.allgather-cp-models",
     ),
     _silent(
+        id="slime.allgather-cp-replays-others",
+        summary="With --allgather-cp, routing replay sends tokens to experts that were chosen for others.",
+        when=all_of(switched("allgather_cp"), switched("use_rollout_routing_replay"), _CP),
+        patch="slime.allgather-cp-replay",
+    ),
+    _silent(
         id="slime.async-groups-dropped",
         summary="Fully asynchronous rollouts discard finished groups, those of late prompts first.",
-        when=all_of(among("rollout_function_path", "*fully_async_rollout*")),
+        when=all_of(among("rollout_function_path", _FULLY_ASYNC)),
         patch="slime.async-groups",
+    ),
+    _silent(
+        id="slime.async-sample-filter-ignored",
+        summary="Fully asynchronous rollouts accept --rollout-sample-filter-path and never call it.",
+        when=all_of(among("rollout_function_path", _FULLY_ASYNC), given("rollout_sample_filter_path")),
+        patch="slime.async-sample-filter",
     ),
     _oom(
         id="slime.bridge-recompute-lost",
@@ -79,6 +93,15 @@ DEFECTS = (
         when=all_of(switched("use_dynamic_batch_size"), switched("balance_by_flops")),
         only=("0.3.1",),
         patch="slime.capped-partitions",
+    ),
+    _silent(
+        id="slime.eval-defaults-dropped",
+        summary="Settings of an evaluation are dropped: defaults without a rule, a data set's stop words.",
+        when=(
+            (given("eval_config"), beyond("it has defaults, or says when a response of a data set stops")),
+            (given("eval_min_new_tokens"),),
+        ),
+        patch="slime.eval-settings",
     ),
     _silent(
         id="slime.first-weights-of-another-model",
@@ -134,6 +157,34 @@ DEFECTS = (
             (among("train_backend", "fsdp"),),
         ),
         patch="slime.fast-partitioner",
+    ),
+    _silent(
+        id="slime.gradients-divided-twice",
+        summary="With --fp16 gradients are divided by the scale of the loss twice, and clipping never clips.",
+        when=(
+            # Megatron leaves the check out itself where the scale of the loss is dynamic.
+            (switched("fp16"), among("loss_scale", None)),
+            (given("loss_scale"), switched("no_check_for_nan_in_loss_and_grad")),
+        ),
+        patch="slime.grads-once",
+    ),
+    _crash(
+        id="slime.grad-norm-unbound",
+        summary="Skipping a step with an infinite gradient ends in UnboundLocalError.",
+        met="--fp16, or --no-check-for-nan-in-loss-and-grad with --loss-scale, and gradients that overflow.",
+        when=(
+            # Megatron leaves the check out itself where the scale of the loss is dynamic.
+            (switched("fp16"), among("loss_scale", None), beyond("a gradient overflows")),
+            (
+                given("loss_scale"),
+                switched("no_check_for_nan_in_loss_and_grad"),
+                beyond("a gradient overflows"),
+            ),
+        ),
+        sites=(_STEP,),
+        upstream=("THUDM/slime#1762",),
+        fixed="0.3.0",
+        patch="slime.grads-once",
     ),
     _silent(
         id="slime.group-baseline-lost",
@@ -204,11 +255,40 @@ DEFECTS = (
         ),
         patch="slime.one-step-log-probs",
     ),
+    _crash(
+        id="slime.overlap-once",
+        summary="With --overlap-grad-reduce the second rollout ends in AssertionError at "
+        "config.no_sync_func, or in KeyError with --overlap-param-gather.",
+        when=all_of(switched("overlap_grad_reduce")),
+        patch="slime.overlap-again",
+    ),
+    _silent(
+        id="slime.delta-net-leaks",
+        summary="The state of a Gated DeltaNet layer leaks from each sample into that packed behind it.",
+        when=all_of(beyond("the model is Qwen3-Next, and a micro-batch has several samples")),
+        patch="slime.packed-delta-net",
+    ),
+    _slow(
+        id="slime.memory-probed",
+        summary="slime asks for free memory before each collective, ever more slowly with expandable "
+        "segments.",
+        when=all_of(among("train_backend", "megatron")),
+        patch="slime.memory-probe",
+    ),
     _silent(
         id="slime.partial-rollout-overlong",
         summary="A resumed response gets the whole token budget again, and may be far too long.",
         when=all_of(switched("partial_rollout")),
         patch="slime.partial-rollout-budget",
+    ),
+    _silent(
+        id="slime.prompts-reordered",
+        summary="Filtering long prompts puts those without images first, whatever the order of the data.",
+        when=all_of(
+            one_of(given("rollout_max_prompt_len"), given("eval_max_prompt_len")),
+            beyond("the data has prompts with images among others"),
+        ),
+        patch="slime.prompt-order",
     ),
     _silent(
         id="slime.schedule-advanced-twice",

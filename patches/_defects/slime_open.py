@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from overlay.compat.projects import SLIME
 from overlay.defect import above, among, beyond, given, other, switched
-from overlay.patches._defects._short_forms import all_of, by_harm
+from overlay.patches._defects._short_forms import all_of, by_harm, one_of
 
 _FSDP = "slime.backends.fsdp_utils.actor:FSDPTrainRayActor._train_step"
 _QWEN = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen"
-_STEP = "slime.backends.megatron_utils.model:train_one_step"
+_ASYNC = "slime.rollout.fully_async_rollout:_generate_rollout_async"
 _ADVANTAGES = "slime.backends.megatron_utils.loss:compute_advantages_and_returns"
 _TRAIN = "slime.backends.megatron_utils.model:train"
 _REWARD = "slime.rollout.on_policy_distillation:reward_func"
@@ -17,6 +17,21 @@ _LOG = "slime.backends.megatron_utils.data:log_rollout_data"
 _silent, _hang, _oom, _crash, _slow = by_harm(SLIME)
 
 DEFECTS = (
+    _silent(
+        id="slime.async-hooks-ignored",
+        summary="Fully asynchronous rollouts call neither the filter of dynamic sampling nor the function "
+        "for all samples.",
+        met="--dynamic-sampling-filter-path or --rollout-all-samples-process-path with a fully asynchronous "
+        "rollout.",
+        when=all_of(
+            among("rollout_function_path", "*fully_async_rollout*"),
+            one_of(given("dynamic_sampling_filter_path"), given("rollout_all_samples_process_path")),
+        ),
+        sites=(_ASYNC,),
+        upstream=("THUDM/slime#2061",),
+        way_out="--rollout-sample-filter-path with slime.async-sample-filter, which can take samples out of "
+        "the loss",
+    ),
     _silent(
         id="slime.eps-clip-c-ignored-by-fsdp",
         summary="FSDP's trainer parses --eps-clip-c and never uses it: dual clipping is off.",
@@ -41,24 +56,6 @@ DEFECTS = (
         way_out="for a model with that template --loss-mask-type qwen3_5, from 0.2.4 on, or before "
         "--loss-mask-type qwen3 with slime.tool-turn-mask; 0.1.0 has neither",
         tried="tests/real/test_advice.py::test_slimes_other_masks_keep_the_results_of_tools_in_one_turn",
-    ),
-    _crash(
-        id="slime.grad-norm-unbound",
-        summary="Skipping a step with an infinite gradient ends in UnboundLocalError.",
-        met="--fp16, or --no-check-for-nan-in-loss-and-grad with --loss-scale, and gradients that overflow.",
-        when=(
-            # Megatron leaves the check out itself where the scale of the loss is dynamic.
-            (switched("fp16"), among("loss_scale", None), beyond("a gradient overflows")),
-            (
-                given("loss_scale"),
-                switched("no_check_for_nan_in_loss_and_grad"),
-                beyond("a gradient overflows"),
-            ),
-        ),
-        sites=(_STEP,),
-        upstream=("THUDM/slime#1762",),
-        fixed="0.3.0",
-        way_out="train in bfloat16, without --loss-scale",
     ),
     _silent(
         id="slime.kl-metric-overwritten",

@@ -35,13 +35,14 @@ MODES = {"plain": "slime {} as released", "overlay": "slime {} with overlay"}
 LEGEND = """\
 over budget: micro-batches of more tokens than max_tokens_per_gpu allows, of how many, and the worst of them.
 A: advantages; g: gradient; relative errors against one process in float64.
+W: the first weights that go to the engines; the largest difference from the actor's.
 peak: bytes that a step held at once, in the float32 logits of a rank's largest micro-batch.
-Not run: kernels (CUDA, Triton, Transformer Engine), NCCL, checkpoints, offloading, weight updates to SGLang,
-experts on several ranks, allgather context parallelism, what a critic sends an actor. Numbers are float32
-where errors are looked at, and slime's bfloat16 where memory is."""
+Not run: kernels (CUDA, Triton, Transformer Engine), NCCL, checkpoints, offloading, SGLang's engines, experts
+on several ranks, allgather context parallelism, what a critic sends an actor. Numbers are float32 where
+errors are looked at, and slime's bfloat16 where memory is."""
 #: Of a verdict in the table: what was raised may be a long story.
 WIDTH = 70
-HEAD = ("case", "over budget", "error of A", "error of g", "peak", "verdict")
+HEAD = ("case", "over budget", "error of A", "error of g", "error of W", "peak", "verdict")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -124,7 +125,8 @@ def cells(row: Row) -> tuple[str, ...]:
         over = f"{count} of {of}, +{worst - 1:.0%}" if count else f"none of {of}"
     peak = "-" if row.peak is None else f"{row.peak:.1f}"
     verdict = textwrap.shorten(row.verdict, WIDTH, placeholder=" ...")
-    return (row.case.name, over, _error(row.advantages), _error(row.gradient), peak, verdict)
+    errors = map(_error, (row.advantages, row.gradient, row.published))
+    return (row.case.name, over, *errors, peak, verdict)
 
 
 def _error(value: float | None) -> str:

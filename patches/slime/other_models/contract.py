@@ -53,7 +53,7 @@ def wrong(seed: str, actor: Any) -> str:
         setattr(actor, name, MagicMock())
     actor.dist = MagicMock(**{"get_world_size.return_value": 1, "get_rank.return_value": 0})
     actor.is_megatron_main_rank = lambda: False
-    actor.TrainRayActor.init = lambda self, args, role, *_: vars(self).update(args=args, role=role)
+    actor.TrainRayActor.init = lambda self, args, role, *_: vars(self).update(args=args, role=role)  # type: ignore[attr-defined]
     actor.named_params_and_buffers = actor.named_parameters = lambda _, model, **__: model[
         0
     ].named_parameters()
@@ -62,7 +62,7 @@ def wrong(seed: str, actor: Any) -> str:
     steps = ((None, draw.randint(first, first + 99)) for first in (1, 100, 200))
     settings = ("ckpt_step", "ref_ckpt_step", "opd_teacher_ckpt_step")
     for *chosen, loaded in itertools.product(*steps, itertools.product((False, True), repeat=3)):
-        ref, teacher, old = loaded
+        ref, teacher, old = loaded  # type: ignore[misc]
         args = _Arguments(**_SET, keep_old_actor=old, **dict(zip(settings, chosen, strict=True)))
         found = _start(actor, args, weights, with_ref=ref, with_opd_teacher=teacher)
         others = [tag for tag in found["copies"] if tag != "actor"]

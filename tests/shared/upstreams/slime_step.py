@@ -40,6 +40,8 @@ class Row:
     #: The largest relative errors over the ranks.
     advantages: float | None = None
     gradient: float | None = None
+    #: The largest difference of a published weight from the actor's.
+    published: float | None = None
     #: The most that was held at once, in the logits of a rank's largest micro-batch.
     peak: float | None = None
     #: By rank that reads its own, the lengths of the samples of each micro-batch.
@@ -129,6 +131,11 @@ def judged(case: Case, found: list[dict[str, Any]]) -> Row:
     ended = how_it_ended(case, found)
     if ended:
         return Row(case, ended)
+    if case.publishes:
+        row = Row(case, RIGHT, published=_worst(found, "published"))
+        if row.published != 0:  # weights are copied, and not computed
+            row.verdict = "wrong"
+        return row
     read = [rank["micro_batches"] for rank in found if rank["micro_batches"] is not None]
     row = Row(case, RIGHT, micro_batches=read)
     if case.memory is not None:

@@ -87,6 +87,9 @@ class Case:
     select: str = SELECTED
     #: Whether Megatron rounds the gradient of its fused cross entropy to bfloat16, as it does in a release.
     rounded: bool = False
+    #: How the actor sends its first weights to its engines: "nccl", "disk" or "tensor". If it is set, these
+    #: are compared, and no step is taken.
+    publishes: str = ""
     #: Returns the samples, given the case and the seed.
     draw: Callable[[Case, int], dict[str, Any]] = _drawn
     #: Returns what each data parallel rank is handed, given arguments, `train_parallel_config` and samples.
@@ -256,6 +259,21 @@ CASES: tuple[Case, ...] = (
         settings=(*_CP2, *_PPO, *_NORMALISED),
         role="critic",
     ),
+    *(
+        Case(
+            f"first weights with a reference, {way}, DP 2",
+            dict.fromkeys(releases, (verdict,)),
+            _MIXED,
+            shows=("slime.other-models",) if verdict == "wrong" else (),
+            settings=("--use-kl-loss", "--kl-loss-coef", "0.1", *settings),
+            publishes=way,
+        )
+        for way, verdict, releases, settings in (
+            ("nccl", "wrong", ("v0.2.4", "v0.3.1"), ()),
+            ("disk", "wrong", ("v0.3.1",), ("--update-weight-transport", "disk")),
+            ("tensor", "right", ("v0.2.4", "v0.3.1"), ("--colocate",)),
+        )
+    ),
     Case(
         "experts, DP 2",
         _both("right"),
@@ -281,7 +299,14 @@ NOT_SHOWN = {
     "slime.async-groups": "it is about generating rollouts",
     "slime.metrics": "it hands figures to a logger, and changes no step",
     "slime.bridge-flags": "it is about models of Megatron-Bridge, which wants Transformer Engine",
-    "slime.other-models": "it is about the first weights that are published",
+    "slime.allgather-cp-replay": "it is about routes that a rollout brings, of experts on several ranks",
+    "slime.async-sample-filter": "it is about generating rollouts",
+    "slime.eval-settings": "it is about evaluation",
+    "slime.grads-once": "it is about float16, and the numbers here are float32",
+    "slime.memory-probe": "it is about time",
+    "slime.overlap-again": "it is about a second rollout",
+    "slime.packed-delta-net": "slime 0.2.3 has the fix",
+    "slime.prompt-order": "it is about reading data",
     "slime.group-baseline": "rewards are normalised by the rollout manager, before the step",
     "slime.group-timeouts": "it is about groups that are made again after offloading",
     "slime.partial-rollout-budget": "it is about generating rollouts",

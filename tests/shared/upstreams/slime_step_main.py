@@ -37,7 +37,7 @@ import slime.ray.rollout  # noqa: E402 - before the ranks are forked
 import slime.utils.arguments  # noqa: E402, F401
 import slime_actor_on_cpu.layers  # noqa: E402
 import torch  # noqa: E402
-from slime_actor_on_cpu import arguments  # noqa: E402
+from slime_actor_on_cpu import arguments, published  # noqa: E402
 from slime_actor_on_cpu.exact import exact_cross_entropy  # noqa: E402
 from slime_actor_on_cpu.watched import Watched  # noqa: E402
 
@@ -59,6 +59,8 @@ def main(folder: Path, seed: int, names: list[str]) -> None:
             arguments.write_model(place / "model", case.sizes)
             line = arguments.command_line(place / "model", case.sizes, case.ranks, *case.command())
             line += ["--seed", str(seed)]
+            if case.publishes == "disk":
+                line += ["--update-weight-disk-dir", str(place / "published")]
             started = time.monotonic()
             args = arguments.parse(line, timeout=case.timeout, exact=case.memory is None)
             found = _run(case, args, place, seed, actor_class)
@@ -125,6 +127,8 @@ def _step(rank: int, case: Case, args: Any, seed: int, actor_class: Any, port: i
     """Make the actor, let it take its step, and return what it found."""
     actor = actor_class(case.ranks, rank, "127.0.0.1", port)
     actor.init(args, case.role, with_ref=args.use_kl_loss)
+    if case.publishes:
+        return {"published": published.error(actor, case.publishes), "micro_batches": None}
     data = case.draw(case, seed)
     handed = case.deal(args, actor.train_parallel_config, data)
     expected = None if case.memory is not None else case.expected(args, case.sizes, case.role, data)
