@@ -58,6 +58,9 @@ STACKS = tuple(
     )
 )
 
+#: What they bring, as people say it.
+BENEATH = "Megatron"
+
 #: By project, how its jobs are started: what stands behind `overlay run`. Of several that are installed the
 #: first counts. A script that starts Ray hands Ray its environment, and Ray the job.
 STARTED = {

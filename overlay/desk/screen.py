@@ -55,7 +55,7 @@ class Cockpit(Record):
     reason: str
     #: The next command, or what to install.
     next: str
-    #: The stack above Megatron that is installed, with its version; empty if none is.
+    #: The stack above an upstream that is installed, with its version and on what; empty if none is.
     stack: str = ""
 
 
@@ -94,7 +94,10 @@ def look(engine: Engine) -> Cockpit:
         armed=checkup.armed,
         reason=reasons[0] if reasons else "",
         next=_next(checkup, applied, refused, {one.project for one in projects if one.version}, wanted),
-        stack=next((f"{one.project} {one.version}" for one in stacks if one.version), ""),
+        stack=next(
+            (f"{one.project} {one.version} on its {environment().BENEATH}" for one in stacks if one.version),
+            "",
+        ),
     )
 
 
@@ -167,7 +170,7 @@ def _refused(items: Sequence[Verdict]) -> list[str]:
 
 def _patches(patches: Mapping[str, tuple[str, ...]], stack: str = "") -> list[str]:
     """Return the patches that apply, as `project: name, name (what else it changes)`, by what they change."""
-    lines = [f"{stack} on its Megatron:"] if stack else []
+    lines = [f"{stack}:"] if stack else []
     if not patches:
         return [*lines, "no selected patch applies here"]
     count = f"{len(patches)} patches apply" if len(patches) > 1 else "1 patch applies"

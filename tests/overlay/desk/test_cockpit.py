@@ -91,7 +91,7 @@ def test_it_says_which_stack_above_megatron_the_patches_are_for(
     (upstream.root / "nemo_rl-0.6.0.dist-info/METADATA").write_text("Name: nemo-rl\nVersion: 0.6.0\n")
     # The outermost, which brings the other.
     found = look()
-    assert found.stack == "NeMo-RL 0.6.0"
+    assert found.stack == "NeMo-RL 0.6.0 on its Megatron"
     assert "NeMo-RL 0.6.0 on its Megatron:\n1 patch applies" in screen(found)
 
 
