@@ -43,11 +43,10 @@ def assigned(folder: Path) -> Iterator[str]:
         text = path.read_text(encoding="utf-8", errors="replace")
         for node in ast.walk(ast.parse(text)) if "megatron" in text else ():
             for target in node.targets if isinstance(node, ast.Assign) else ():
-                owner = target.value if isinstance(target, ast.Attribute) else None
-                if owner is not None and not (isinstance(owner, ast.Name) and owner.id == "self"):
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":
                     yield target.attr
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
-                yield from (one.value for one in node.args[1:2] if isinstance(one, ast.Constant))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
+                yield from (str(one.value) for one in node.args[1:2] if isinstance(one, ast.Constant))
 
 
 @pytest.mark.parametrize("stack", SHARED)
