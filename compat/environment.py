@@ -58,8 +58,8 @@ STACKS = tuple(
     )
 )
 
-#: What is said behind the name of a stack.
-OF_STACK = " on its Megatron"
+#: What they bring, as people say it.
+BENEATH = "Megatron"
 
 #: By project, how its jobs are started: what stands behind `overlay run`. Of several that are installed the
 #: first counts. A script that starts Ray hands Ray its environment, and Ray the job.

@@ -55,7 +55,7 @@ class Cockpit(Record):
     reason: str
     #: The next command, or what to install.
     next: str
-    #: The stack above Megatron that is installed, with its version; empty if none is.
+    #: The stack above an upstream that is installed, with its version and on what; empty if none is.
     stack: str = ""
 
 
@@ -95,7 +95,8 @@ def look(engine: Engine) -> Cockpit:
         reason=reasons[0] if reasons else "",
         next=_next(checkup, applied, refused, {one.project for one in projects if one.version}, wanted),
         stack=next(
-            (f"{one.project} {one.version}{environment().OF_STACK}" for one in stacks if one.version), ""
+            (f"{one.project} {one.version} on its {environment().BENEATH}" for one in stacks if one.version),
+            "",
         ),
     )
 

@@ -53,7 +53,7 @@ def environment() -> ModuleType:
     """Return what is known of projects that no patch changes.
 
     `RECORDED`: a lock keeps their versions. `SHOWN`: they are shown where it is said what is installed.
-    `STACKS`: they bring a Megatron of their own choice, the outermost first.
+    `STACKS`: they bring an upstream of their own choice, which is `BENEATH`, the outermost first.
     `STARTED`: how jobs of projects are started, by the name of the project, the likeliest first.
     """
     return import_module(f"{COMPAT}.environment")
