@@ -147,6 +147,16 @@ DEFECTS = (
         patch="verl.lora-merged-sync",
     ),
     _silent(
+        id="verl.turns-unseparated",
+        summary="Before the turn of a tool, what the chat template puts between turns is lost, such as the "
+        "line feed of Qwen's.",
+        when=all_of(
+            one_of(switched("multi_turn.enable"), among("default_agent_loop", "tool_agent")),
+            beyond("the chat template separates turns, as those of Qwen do"),
+        ),
+        patch="verl.turn-separator",
+    ),
+    _silent(
         id="verl.mooncake-mark-in-weights",
         summary="A completion mark overwrites four bytes of weights that may not have been loaded yet.",
         when=all_of(
