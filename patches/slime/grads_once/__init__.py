@@ -7,6 +7,8 @@ from overlay.effect import effect
 from overlay.patch import Patch, around, one_target, replaced, variant
 
 _STEP = "slime.backends.megatron_utils.model:train_one_step"
+#: Of the optimizer, for the time of a step.
+_OVERLAID = ("prepare_grads", "get_grad_norm", "step")
 EFFECT = effect(__name__, "step", did="unscaled gradients once in")
 
 
@@ -34,11 +36,15 @@ def train_one_step(original: Any, *given: Any, **named: Any) -> Any:
         return step()
 
     EFFECT.calls += 1
+    # What somebody else has put in front of the class.
+    before = {name: value for name, value in vars(optimizer).items() if name in _OVERLAID}
     optimizer.prepare_grads, optimizer.get_grad_norm, optimizer.step = prepare_grads, get_grad_norm, take_step
     try:
         return original(*given, **named)
     finally:
-        del optimizer.prepare_grads, optimizer.get_grad_norm, optimizer.step
+        for name in _OVERLAID:
+            delattr(optimizer, name)
+        vars(optimizer).update(before)
 
 
 PATCH = Patch(
