@@ -102,7 +102,7 @@ class Once:
         sys.meta_path.insert(1, self)
 
     def find_spec(self, fullname: str, *_: object) -> None:
-        """Call it if it is time. It stays on the path: the import that walks along would miss the next finder."""
+        """Call it if it is time. It stays on the path: or the import under way misses the next finder."""
         if fullname.partition(".")[0] in self._packages:
             self._packages = frozenset()
             self._call()
