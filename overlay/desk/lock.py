@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, add_selection, say, show
 from overlay.errors import LockError
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
     from overlay.records.lock import Lock
     from overlay.runtime.engine import Engine
+
+
+#: How a lock begins, without blanks and digits: this kind, and the one that was TOML.
+_STARTS = (b'{"format":,"overlay":{', b"#Writtenby`overlaylock`")
 
 
 class Locked(Record):
@@ -111,4 +116,5 @@ def _was_lock(path: str) -> bool:
             start = file.read(200)
     except OSError:
         return True  # what is wrong with it is said when it is written
-    return not start.strip(b" \n{") or b"format" in start
+    start = re.sub(rb"\s|\d", b"", start)
+    return any(start.startswith(one) or one.startswith(start) for one in _STARTS)

@@ -102,9 +102,8 @@ class Once:
         sys.meta_path.insert(1, self)
 
     def find_spec(self, fullname: str, *_: object) -> None:
-        """Call it if it is time."""
+        """Call it if it is time. It stays on the path: or the import under way misses the next finder."""
         if fullname.partition(".")[0] in self._packages:
-            self.remove()
             self._packages = frozenset()
             self._call()
 

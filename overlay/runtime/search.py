@@ -90,6 +90,10 @@ def _inside(member: Any) -> list[object]:
     return found
 
 
+class _References(list["ref[FunctionType]"]):
+    """Weak references of ours, which no search takes for somebody else's."""
+
+
 class Rebinding:
     """What became of the references to one original."""
 
@@ -98,7 +102,7 @@ class Rebinding:
         #: Whether somebody was given the replacement, and whether somebody still holds the original.
         self.rebound = self.held = False
         #: Functions that earlier executions of the original's module made of the same source.
-        self.earlier: list[ref[FunctionType]] = []
+        self.earlier: _References = _References()
 
 
 def rebind(pairs: list[tuple[Any, Any]]) -> list[Rebinding]:
@@ -153,20 +157,14 @@ class _Search:
 
         own = {id(part) for pair in self._pairs for one in pair for part in (pair, one, *_inside(one))}
         holders = [holder for holder in holders if id(holder) not in own]
-        weak = [reference for original in wanted for reference in getweakrefs(original)]
         owned = [holder for holder in holders if _is_a(holder, _OWNED) and not _is_of_module(holder)]
-        self._find_owners(owned + weak)
+        self._find_owners(owned)
         for holder in holders:
             try:
                 self._visit(holder, self._owners.get(id(holder), []))
             except Exception:  # noqa: BLE001, PERF203 -- one odd object must not stop the patch
                 self._note(gc.get_referents(holder))
-        for reference in weak:
-            for owner in self._owners.get(id(reference), ()):
-                if type(owner) is getattr(sys.modules.get("weakref"), "WeakMethod", None):
-                    owner._func_ref = ref(self._new(reference()), reference.__callback__)  # noqa: SLF001
-                elif _is_a(owner, (dict, set)):  # a table by functions does not know the replacement
-                    self._note([reference()])
+        self._look_at_weak(wanted)
         if hidden or sys.version_info >= (3, 13):  # before, to look at running calls leaves traces in them
             self._look_at_calls()
         self._note(_atexit_callbacks())
@@ -255,6 +253,24 @@ class _Search:
                 dict.__setitem__(holder, key, self._new(value))
             elif not over:
                 self._note([value])
+
+    def _look_at_weak(self, wanted: tuple[Any, ...]) -> None:
+        """Replace what weak references to methods call. Whoever has another one goes on with the original."""
+        # By their ids: to ask a proxy what it stands for is to call that.
+        of = {id(reference): original for original in wanted for reference in getweakrefs(original)}
+        asked = tuple(reference for original in wanted for reference in getweakrefs(original))
+        method: Any = getattr(sys.modules.get("weakref"), "WeakMethod", ())
+        for owner in gc.get_referrers(*asked) if asked else ():
+            if owner is asked or _is_ours(_namespace(type(owner)).get("__module__")):
+                continue
+            for reference in gc.get_referents(owner):
+                if id(reference) not in of:
+                    continue
+                if _is_a(owner, method):
+                    fresh = ref(self._new(of[id(reference)]), reference.__callback__)
+                    method._func_ref.__set__(owner, fresh)  # noqa: SLF001 -- by its slot: no code of a subclass
+                else:
+                    self._note([of[id(reference)]])
 
     def _look_at_calls(self) -> None:
         """Look at the local variables of running calls that the collector does not report.

@@ -141,7 +141,15 @@ def test_update_does_not_replace_what_was_never_a_lock(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "x.lock"
-    for text, code in (("my notes", 2), ('{"a": 1}', 2), ('{\n "format": 2,\n "over', 0), ("", 0)):
+    notes = (
+        "my notes",
+        '{"a": 1}',
+        '{"name": "mine", "log_format": "json"}',
+        '{"format": 2, "name": 1}',
+        "# format",
+    )
+    locks = ('{\n "format": 2,\n "over', "# Written by `overlay lock`, held by OVERLAY_PIN.", "")
+    for text, code in (*((one, 2) for one in notes), *((one, 0) for one in locks)):
         path.write_text(text)
         assert main(["lock", "--update", "--patches", "none", "--file", str(path)]) == code, text
         assert (path.read_text() == text) is (code == 2)

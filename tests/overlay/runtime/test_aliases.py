@@ -232,12 +232,17 @@ def test_whoever_keeps_an_original_is_noticed(held: Any, source: str) -> None:
     assert search(held).held
 
 
-def test_a_weak_reference_to_a_method_is_rebound(upstream: Upstream, engines: Engines) -> None:
+class Named(weakref.WeakMethod[Any]):
+    """As observers are that know what they are called."""
+
+
+@pytest.mark.parametrize("kind", [weakref.WeakMethod, Named])
+def test_a_weak_reference_to_a_method_is_rebound(upstream: Upstream, engines: Engines, kind: Any) -> None:
     # Observers and callbacks are kept so.
     upstream.write(core="class Layer:\n    def scale(self, value):\n        return value * 2\n")
     layer = upstream.load().Layer()
     gone: list[object] = []
-    kept: Any = weakref.WeakMethod(layer.scale, gone.append)
+    kept: Any = kind(layer.scale, gone.append)
 
     def make(original: Any, _module: object) -> Any:
         return lambda self, value: original(self, value) + 100
@@ -245,15 +250,26 @@ def test_a_weak_reference_to_a_method_is_rebound(upstream: Upstream, engines: En
     engine = engines(upstream.patch({"fakeup.core:Layer.scale": make}))
     assert engine.enable().patches[0].state == "applied"
     assert kept()(1) == 102
-    assert kept == weakref.WeakMethod(layer.scale)
+    assert kept == kind(layer.scale)
     engine.disable()
     assert kept()(1) == 2
     del layer
     assert gone == [kept]
 
 
-@pytest.mark.parametrize("kept", ["weakref.WeakSet([scale])", "weakref.WeakKeyDictionary({scale: 1})"])
-def test_a_table_by_weak_references_is_noticed(held: Any, kept: str) -> None:
+WEAK = [
+    "weakref.WeakSet([scale])",
+    "weakref.WeakKeyDictionary({scale: 1})",
+    "types.SimpleNamespace(f=weakref.ref(scale))",
+    "[weakref.ref(scale)]",
+    "(weakref.ref(scale, id),)",
+    "(lambda r: lambda: r())(weakref.ref(scale))",
+    "weakref.proxy(scale)",
+]
+
+
+@pytest.mark.parametrize("kept", WEAK)
+def test_who_keeps_a_weak_reference_is_noticed(held: Any, kept: str) -> None:
     """It does not know the replacement."""
     add(held, f"{IMPORTS}\nkept = {kept}\ndef use(f=scale): ...")
     assert search(held).held

@@ -162,6 +162,25 @@ def test_a_selection_that_is_in_vain_is_named_by_who_speaks(
     assert not any(isinstance(finder, Once) for finder in sys.meta_path)
 
 
+def test_no_finder_is_left_out_by_who_asks(
+    armed: Armed, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an editable installation is found, or a hook of wrapt's is called."""
+
+    class Editable:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: object = None) -> Any:
+            return PathFinder.find_spec(name, path or [str(upstream.root)], target)
+
+    armed.engine.disable()
+    monkeypatch.setattr(sys, "meta_path", [Editable])
+    monkeypatch.setattr(sys, "path", [])
+    armed.engine = Engine(armed._load, table=tables(), speaks=True)
+    armed.engine.enable("fakeup.*")
+    assert isinstance(sys.meta_path[1], Once)
+    assert importlib.import_module(PACKAGE)
+
+
 def test_it_can_be_disarmed_before(armed: Armed) -> None:
     before = [finder for finder in sys.meta_path if getattr(finder, "overlay_finder", False)]
     armed.engine.disable()
