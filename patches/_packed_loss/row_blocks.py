@@ -14,7 +14,7 @@ _LOWEST = -1e4
 _BLOCK_BYTES = {"cpu": 1 << 20}
 _BLOCK_BYTES_ELSEWHERE = 1 << 26
 #: And no more than this part of all logits. On an H200 a block of fewer rows than some 200 leaves most of the
-#: processors idle: twice this number took up to twice the time (docs/gpu.md).
+#: processors idle: twice this number took up to twice the time (docs/benchmarks.md).
 _BLOCK_PART = 32
 
 
