@@ -280,6 +280,53 @@ DEFECTS = (
         patch="megatron.offloaded-resume",
     ),
     _silent(
+        id="megatron.indexer-loss-scale",
+        summary="The gradient of the indexer's loss in DeepSeek sparse attention is too large by the number "
+        "of micro-batches, unless losses are per token. In float16 it lacks the loss scale.",
+        when=all_of(
+            among("experimental_attention_variant", "dsa"),
+            beyond("a step has several micro-batches, or a loss scale"),
+        ),
+        patch="megatron.dsa-indexer-scale",
+    ),
+    _crash(
+        id="megatron.gate-of-all-heads",
+        summary="Gated attention ends in a RuntimeError if there are more tensor parallel ranks than groups "
+        "of queries.",
+        when=all_of(
+            _TP,
+            switched("attention_output_gate"),
+            beyond("tensor_model_parallel_size is greater than num_query_groups"),
+        ),
+        patch="megatron.gate-of-own-heads",
+    ),
+    _crash(
+        id="megatron.gdn-unexpected-comm-type",
+        summary="A gated delta net is not built under context parallelism: unexpected keyword argument "
+        "'cp_comm_type'.",
+        when=all_of(_CP, beyond("the model has Megatron's Gated DeltaNet")),
+        patch="megatron.gdn-cp-comm-type",
+    ),
+    _hang(
+        id="megatron.moe-report-of-other-length",
+        summary="With multi-token prediction, a pipeline stage without experts adds fewer auxiliary losses "
+        "than the others, and the report hangs.",
+        when=all_of(
+            _EXPERTS,
+            given("mtp_num_layers"),
+            above("pipeline_model_parallel_size", 1),
+            beyond("a pipeline stage has no experts"),
+        ),
+        patch="megatron.moe-tracker-with-mtp",
+    ),
+    _silent(
+        id="megatron.muon-without-gates",
+        summary="Muon cuts the weight of gated attention at the wrong rows, and orthogonalizes mixtures of "
+        "queries, gates, keys and values, or ends in a RuntimeError.",
+        when=all_of(switched("attention_output_gate"), beyond("the optimizer is Muon, with muon_split_qkv")),
+        patch="megatron.muon-gated-qkv",
+    ),
+    _silent(
         id="megatron.gdn-norm-gradient",
         summary="Without sequence parallelism, each tensor parallel rank trains the last norm of a "
         "Gated DeltaNet on its own heads only, and the copies drift apart.",
@@ -454,6 +501,42 @@ DEFECTS = (
         ),
         sites=(f"{_DISTRIBUTED}._set_main_param_and_optimizer_states",),
         way_out="install Transformer Engine or Apex",
+    ),
+    _silent(
+        id="megatron.packed-sequence-balance",
+        summary="seq_aux_loss takes packed sequences for one, so it balances the pack and not each sequence.",
+        met="seq_aux_loss with packed sequences.",
+        when=all_of(
+            _EXPERTS,
+            among("moe_router_load_balancing_type", "seq_aux_loss"),
+            _AUX,
+            beyond("sequences are packed"),
+        ),
+        sites=("megatron.core.transformer.moe.router:TopKRouter.routing",),
+        upstream=("NVIDIA/Megatron-LM#6115",),
+        shown="read",
+        way_out="moe_router_load_balancing_type=aux_loss",
+    ),
+    _silent(
+        id="megatron.fp32-residual-rounded",
+        summary="With fp32_residual_connection each layer rounds the residual to the type of its output, so "
+        "it is no more exact than without.",
+        met="fp32_residual_connection in bfloat16 or float16.",
+        when=all_of(switched("fp32_residual_connection")),
+        sites=("megatron.core.fusions.fused_bias_dropout:_bias_dropout_add_func",),
+        upstream=("NVIDIA/Megatron-LM#3504",),
+        fixed="0.17.0",
+        shown="read",
+    ),
+    _hang(
+        id="megatron.mtp-cp-world-group",
+        summary="Under context parallelism multi-token prediction sends between ranks on the group of all "
+        "ranks, where it may wait for other messages: a deadlock.",
+        met="mtp_num_layers with context parallelism.",
+        when=all_of(given("mtp_num_layers"), _CP),
+        sites=(f"{_MTP}:roll_tensor",),
+        upstream=("NVIDIA/Megatron-LM#6746",),
+        shown="read",
     ),
     _crash(
         id="megatron.offloaded-float32",

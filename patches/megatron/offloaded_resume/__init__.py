@@ -63,7 +63,7 @@ def make_optimizers(original: Any, self: Any) -> None:
 
 PATCH = Patch(
     id="megatron.offloaded-resume",
-    summary="An optimizer offloaded to the CPU resumes with the weights and the step that it was saved with",
+    summary="An optimizer offloaded to the CPU resumes with the weights and step that it was saved with",
     why="If an optimizer is offloaded to the CPU (optimizer_cpu_offload), Megatron resumes wrongly in "
     "several ways. Loaded from dp_reshardable, Adam counts its steps from 1, so its bias correction is "
     "wrong (0.15 can't save it). Loaded from dp_zero_gather_scatter, the first step puts back the weights "
