@@ -71,7 +71,7 @@ def test_each_patch_is_explained_in_80_columns(tmp_path: Path, capsys: pytest.Ca
         assert (data["patch"]["id"], data["verdict"]["verdict"]) == (name, "not-installed")
         assert cli.main(["explain", name, "--site", str(tmp_path)]) == 0
         text = capsys.readouterr().out
-        assert text.startswith(f"{name}@")
+        assert text.startswith(f"{name}: ")
         # What cannot be cut, the path of a file or the name of a site, may be longer.
         assert [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()] == []
         words = " ".join(text.split())
