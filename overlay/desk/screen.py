@@ -142,8 +142,8 @@ def screen(item: Cockpit) -> str:
         lines.append(wrap(f"not installed: {', '.join(absent)}"))
     lines += ["", *_refused(item.refused), *_patches(item.patches, item.stack)]
     present = len(item.mended) + len(item.left)
-    count = f"{present} known defect{' is' if present == 1 else 's are'} installed"
-    text = f"{count}: {len(item.mended)} mended by these patches, {len(item.left)} left"
+    count = f"{present} known defect{' is' if present == 1 else 's are'} here"
+    text = f"{count}: {len(item.mended)} mended, {len(item.left)} left"
     lines.append(wrap(f"{text}: {_some(item.left)} (`overlay audit`)" if item.left else text))
     if item.unknown:
         lines.append(wrap(f"not known for this source: {_some(item.unknown)}"))
@@ -169,7 +169,7 @@ def _refused(items: Sequence[Verdict]) -> list[str]:
 
 
 def _patches(patches: Mapping[str, tuple[str, ...]], stack: str = "") -> list[str]:
-    """Return the patches that apply, as `project: name, name (what else it changes)`, by what they change."""
+    """Return the patches that apply, as `project: name, name`, by what they change first of all."""
     lines = [f"{stack}:"] if stack else []
     if not patches:
         return [*lines, "no selected patch applies here"]
@@ -180,8 +180,7 @@ def _patches(patches: Mapping[str, tuple[str, ...]], stack: str = "") -> list[st
         for patch, changes in patches.items():
             if next((word for word in _ORDER if word in changes), "") == first:
                 family, _, name = patch.partition(".")
-                others = ", ".join(word for word in changes if word not in (first, "safety"))
-                families.setdefault(family, []).append(f"{name} ({others})" if others else name)
+                families.setdefault(family, []).append(name)
         if families:
             said = "; ".join(f"{family}: {', '.join(names)}" for family, names in families.items())
             lines.append(wrap(said, " " * 9, first=f"{first or 'unsaid':<9}"))
