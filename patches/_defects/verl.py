@@ -199,4 +199,15 @@ DEFECTS = (
         when=all_of(_MEGATRON, switched("calculate_per_token_loss")),
         patch="verl.moe-aux-scale",
     ),
+    _crash(
+        id="verl.vpp-hooks-refused",
+        summary="With virtual pipeline stages and overlap_grad_reduce a job ends at its start: "
+        "config.no_sync_func must be None.",
+        when=all_of(
+            _MEGATRON,
+            above("virtual_pipeline_model_parallel_size", 1),
+            switched("overlap_grad_reduce"),
+        ),
+        patch="verl.vpp-training-hooks",
+    ),
 )
