@@ -157,6 +157,17 @@ DEFECTS = (
         patch="verl.turn-separator",
     ),
     _silent(
+        id="verl.images-seen-by-old-weights",
+        summary="After a weight update, an image that vLLM has seen before enters the rollout as the earlier "
+        "weights encoded it.",
+        when=all_of(
+            among("rollout.name", "vllm"),
+            one_of(among("free_cache_engine", False), other("checkpoint_engine.backend", "naive")),
+            beyond("the model has a vision encoder that is trained"),
+        ),
+        patch="verl.multimodal-caches",
+    ),
+    _silent(
         id="verl.mooncake-mark-in-weights",
         summary="A completion mark overwrites four bytes of weights that may not have been loaded yet.",
         when=all_of(
@@ -187,5 +198,16 @@ DEFECTS = (
         met="calculate_per_token_loss in the configuration of Megatron's model.",
         when=all_of(_MEGATRON, switched("calculate_per_token_loss")),
         patch="verl.moe-aux-scale",
+    ),
+    _crash(
+        id="verl.vpp-hooks-refused",
+        summary="With virtual pipeline stages and overlap_grad_reduce a job ends at its start: "
+        "config.no_sync_func must be None.",
+        when=all_of(
+            _MEGATRON,
+            above("virtual_pipeline_model_parallel_size", 1),
+            switched("overlap_grad_reduce"),
+        ),
+        patch="verl.vpp-training-hooks",
     ),
 )

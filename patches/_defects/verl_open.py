@@ -16,6 +16,11 @@ _MODULE = "verl.utils.megatron_utils:make_megatron_module"
 _RESOLVE = "verl.workers.engine.megatron.transformer_impl:MegatronEngine._resolve_override_ddp_config"
 _SFT = "verl.trainer.sft_trainer_ray:SFTTrainer.fit"
 _V1 = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
+_SAVE = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheckpointManager.save_checkpoint"
+_WORKER = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension._update_weights"
+_FP8 = "verl.utils.vllm.vllm_{}_utils:is_fp8_weight"
+_SAMPLE = "verl.utils.dataset.multiturn_sft_dataset:MultiTurnSFTDataset.__getitem__"
+_ENTROPY = "verl.utils.kernel.kernels:efficient_entropy_triton_kernel_epilogue"
 
 _silent, _hang, _oom, _crash, _slow = by_harm(VERL)
 
@@ -142,5 +147,66 @@ DEFECTS = (
         upstream=("verl-project/verl#7485", "verl-project/verl#6526"),
         fixed="0.9.1",
         way_out="override_ddp_config.grad_reduce_in_fp32=True",
+    ),
+    _silent(
+        id="verl.async-save-unfinished",
+        summary="With async_save, the last checkpoint of SFT on Megatron is never finalised: it has no "
+        "metadata, and a resume does not find it.",
+        met="SFT on Megatron with checkpoint.async_save.",
+        when=all_of(switched("async_save"), beyond("it is SFT on Megatron")),
+        sites=(_SAVE,),
+        upstream=("verl-project/verl#7363",),
+        way_out="checkpoint.async_save=False",
+    ),
+    _silent(
+        id="verl.fp8-experts-stale",
+        summary="Fused weights of FP8 experts, whose names do not end in `weight`, are not quantised at a "
+        "weight update.",
+        met="rollout.quantization=fp8 with experts that arrive fused.",
+        when=all_of(among("rollout.quantization", "fp8"), beyond("the weights of experts arrive fused")),
+        sites=(_FP8.format("fp8"), _FP8.format("quant")),
+        upstream=("verl-project/verl#7443",),
+        fixed="0.9.1",
+        way_out="a rollout without FP8; with upstream's fix alone, earlier releases end in an error instead",
+    ),
+    _silent(
+        id="verl.buffers-not-sent",
+        summary="Buffers that training changes, such as e_score_correction_bias, keep their first values in "
+        "vLLM.",
+        met="FSDP with vLLM, and a model whose buffers change in training.",
+        when=all_of(
+            among("strategy", "fsdp", "fsdp2"),
+            among("rollout.name", "vllm"),
+            beyond("training changes a buffer of the model"),
+        ),
+        sites=(_WORKER, "verl.workers.rollout.vllm_rollout.vllm_rollout:vLLMAsyncRollout.update_weights"),
+        upstream=("verl-project/verl#5801", "verl-project/verl#5688"),
+        fixed="0.9.0",
+        way_out="keep such buffers as they are while training",
+    ),
+    _silent(
+        id="verl.sft-image-tokens-untold",
+        summary="Multi-turn SFT drops mm_token_type_ids. A model that reads them, such as Gemma 4, takes "
+        "image tokens for text, and attends to them causally.",
+        met="Multi-turn SFT of a model that reads mm_token_type_ids.",
+        when=all_of(
+            beyond("it is SFT with images, of a model that reads mm_token_type_ids"),
+        ),
+        sites=(_SAMPLE,),
+        upstream=("verl-project/verl#7457",),
+    ),
+    _silent(
+        id="verl.fused-entropy-underflow",
+        summary="The fused kernel of log-probabilities and entropy takes no maximum below 0: where all "
+        "logits of a token are below about -88, it takes the logarithm of 0.",
+        met="use_fused_kernels with fused_kernel_options.impl_backend=triton.",
+        when=all_of(
+            switched("use_fused_kernels"),
+            among("fused_kernel_options.impl_backend", "triton"),
+            beyond("all logits of a token are far below 0"),
+        ),
+        sites=(_ENTROPY,),
+        upstream=("verl-project/verl#7439",),
+        way_out="fused_kernel_options.impl_backend=torch",
     ),
 )

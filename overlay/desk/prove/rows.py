@@ -69,7 +69,8 @@ def trial(patch: Patch, tree: Tree, table: Table, name: str) -> Trial:
     try:
         blank = {target: _blank(patch, target, tree, name) for target in here}
         alone = tuple(row.replace(shown="alone") for row in blank.values())
-        gone = [target for target in here if not any(map(tree.has, target.replaced()))]
+        # A record of a defect replaces nothing.
+        gone = [one for one in here if one.replaced() and not any(map(tree.has, one.replaced()))]
         for target in gone:
             if earlier := _applied_before(patch, target, here[target], table):
                 why = f"nothing that it replaces is there, and {earlier} had it"
