@@ -210,4 +210,25 @@ DEFECTS = (
         ),
         patch="verl.vpp-training-hooks",
     ),
+    _silent(
+        id="verl.rejected-move-their-group",
+        summary="Rewards of responses that rejection sampling rejects whole still move the advantages of "
+        "their group.",
+        when=all_of(
+            other("rollout_correction.rollout_rs", None),
+            among(
+                "algorithm.adv_estimator",
+                *(
+                    "grpo",
+                    "grpo_vectorized",
+                    "opo",
+                    "reinforce_plus_plus_baseline",
+                    "rloo",
+                    "rloo_vectorized",
+                ),
+            ),
+            beyond("a response is rejected whole"),
+        ),
+        patch="verl.rejected-in-groups",
+    ),
 )
