@@ -169,7 +169,7 @@ def test_no_finder_is_left_out_by_who_asks(
 
     class Editable:
         @staticmethod
-        def find_spec(name: str, path: Any = None, target: object = None) -> Any:
+        def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
             return PathFinder.find_spec(name, path or [str(upstream.root)], target)
 
     armed.engine.disable()
@@ -178,7 +178,7 @@ def test_no_finder_is_left_out_by_who_asks(
     armed.engine = Engine(armed._load, table=tables(), speaks=True)
     armed.engine.enable("fakeup.*")
     assert isinstance(sys.meta_path[1], Once)
-    assert importlib.import_module(PACKAGE)
+    assert importlib.import_module(PACKAGE).__name__ == PACKAGE
 
 
 def test_it_can_be_disarmed_before(armed: Armed) -> None:
