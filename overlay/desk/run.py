@@ -144,6 +144,8 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
         elif reason:
             say(f"the command was not started, because its Python would not be patched: {reason}")
             return EXIT_USAGE if answer.said else EXIT_LOUD
+    if known is None and not checked:  # no Python is on this PATH, and the script may set another
+        _check(environ)
     return 0
 
 

@@ -113,5 +113,5 @@ def _below(folder: str, inside: str = "", above: tuple[str, ...] = ()) -> Iterat
             real = os.path.realpath(entry.path) if linked else os.path.join(above[-1], entry.name)
             if real not in above:
                 yield from _below(entry.path, f"{inside}{entry.name}{os.sep}", (*above, real))
-        elif entry.name.endswith(_ENDINGS):
+        elif entry.name.endswith(_ENDINGS) and entry.is_file():  # no link to nowhere, as an editor leaves it
             yield f"{inside}{entry.name}", entry.path

@@ -212,6 +212,7 @@ def test_audit_says_that_pyyaml_is_missing(
         (["--output", "x"], {}, "did you mean --output after report?"),
         (["--jsn"], {}, "did you mean --json?"),
         (["run", "--pin", "", "x"], {}, "--pin is empty"),
+        (["run", "--patches", "verl.nothing", "x"], {"PATH": "/nowhere"}, "names no patch"),
         (["--zz"], {}, "`overlay --help` lists the commands"),
         (["plan", "--pathes", "x"], {}, "`overlay plan` does not take '--pathes'; did you mean --patches?"),
     ],
