@@ -24,8 +24,9 @@ SHARED = {
     # The first by a function that does nothing: there is no loss of Megatron's left to scale. The second where
     # an optimizer on the CPU is resumed.
     "skyrl==0.3.0": {"process_mtp_loss", "_update_fp32_params_by_new_state"},
-    # While an optimizer is built. The patch also begins with the function that calls it.
-    "ms-swift==4.5.2": {"_get_param_groups"},
+    # While an optimizer is built. The patch also begins with the function that calls it. `forward_step` is an
+    # attribute of trainers of its own.
+    "ms-swift==4.5.2": {"_get_param_groups", "forward_step"},
     "areal==1.0.4": set(),
 }
 #: The names that patches replace in Megatron-Core, without those that any class has.
