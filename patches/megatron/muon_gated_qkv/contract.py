@@ -78,7 +78,7 @@ def _shapes(module: Any, *, gated: bool) -> Any:
         contextlib.suppress(_Made),
         replaced(module, "HAVE_EMERGING_OPTIMIZERS", value=True),
         replaced(module, "TensorParallelMuon", muon),
-        replaced(module, "_get_param_groups", lambda *_: []),
+        replaced(module, "_get_param_groups", lambda *_, **__: []),
     ):
         module.get_megatron_muon_optimizer(settings, [chunk])
     return told["qkv_split_shapes"]
