@@ -39,6 +39,8 @@ def value(condition: Setting, *, holds: bool) -> Any:
         return condition.above + 1 if holds else condition.above
     if condition.among:
         first = condition.among[0]
+        if isinstance(first, bool):
+            return first is holds
         yes = first.replace("*", "x") if isinstance(first, str) else first
         return yes if holds else "none of these"
     return "none of these" if holds else condition.other[0]
