@@ -21,8 +21,8 @@ pytestmark = pytest.mark.real
 
 #: By stack, as the package index has it: what it replaces of Megatron's that a patch replaces too.
 SHARED = {
-    # The first by a function that does nothing: there is no loss of Megatron's left to scale. The second where
-    # an optimizer on the CPU is resumed.
+    # The first by a function that does nothing: there is no loss of Megatron's left to scale. The second for
+    # the resume of an optimizer on the CPU.
     "skyrl==0.3.0": {"process_mtp_loss", "_update_fp32_params_by_new_state"},
     # While an optimizer is built. The patch also begins with the function that calls it. `forward_step` is an
     # attribute of trainers of its own.
