@@ -57,9 +57,11 @@ def test_commands_of_the_readme_run(line: str) -> None:
 def test_the_documents_are_short() -> None:
     assert len(README.splitlines()) <= 120
     assert len(README.encode()) <= 8000
+    # Those that are written by hand: the others grow with what is known.
     texts = [page.read_text() for page in (ROOT / "docs").glob("*.md")]
-    assert sum(len(text.splitlines()) for text in texts) <= 4000
-    assert sum("not to be edited" not in text for text in texts) <= 20
+    texts = [text for text in texts if "not to be edited" not in text]
+    assert sum(len(text.splitlines()) for text in texts) <= 3000
+    assert len(texts) <= 20
 
 
 def test_the_docs_name_every_verdict_setting_and_state() -> None:

@@ -29,6 +29,7 @@ def wrong_on_ranks(look: Callable[[], Iterator[str]], *modules: str, ranks: int 
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
+        dist.barrier()  # a rank that has nothing to do would end before the others have met it
         # All of it: a rank that stops at the first would leave others in a collective.
         found = "; ".join(look())
         dist.destroy_process_group()

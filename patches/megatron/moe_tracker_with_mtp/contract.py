@@ -26,7 +26,8 @@ def _rank(seed: str) -> Iterator[str]:
     known = all(hasattr(moe_utils, name) for name in ("track_moe_metrics", "save_to_aux_losses_tracker"))
     if not known or not parts.knows(moe_utils.track_moe_metrics, "mtp_num_layers"):
         return  # it reports in another way, or nothing of multi-token prediction
-    megatron_on_cpu.start_megatron(pipeline_model_parallel_size=RANKS)
+    # Alone the ranks wait for each other until that is over.
+    megatron_on_cpu.start_megatron(pipeline_model_parallel_size=RANKS, distributed_timeout_minutes=1)
     draw = random.Random(seed)
     for extra in (1, 2, None):
         layers = LAYERS + (extra or 0)

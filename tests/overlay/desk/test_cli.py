@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -243,7 +244,9 @@ def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None
 def test_an_audit_where_nothing_is_installed_is_no_all_clear(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if "site-packages" not in path])
+    standard = sysconfig.get_path("stdlib")
+    alone = [path for path in sys.path if path.startswith(standard) and "site-packages" not in path]
+    monkeypatch.setattr(sys, "path", alone)
     assert cli.main(["audit"]) == 2
     shown = capsys.readouterr()
     assert f"no upstream is installed in {sys.executable}, so nothing was checked" in shown.err
