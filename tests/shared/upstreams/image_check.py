@@ -110,6 +110,7 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
 
         if any(name.startswith("verl.") for name in names):
             verl_imports.stand_in()
+            verl_imports.stand_in_for("openai")
         if find_spec("slime"):
             stand_in()
             # All of them have these, patched or not.
@@ -121,8 +122,12 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
                 import_engine()
             if name.endswith(".mooncake_checkpoint_engine"):
                 import_mooncake()
-            if name.endswith(".vllm_rollout.utils"):
+            if name.endswith((".vllm_rollout.utils", ".vllm_async_server")):
                 import_worker()
+            if name.endswith(".vllm_async_server"):
+                vars(importlib.import_module("vllm"))["__version__"] = "0.17.0"
+                package = importlib.import_module(name.rpartition(".")[0])
+                vars(package).setdefault("vLLMAsyncRollout", typing.NamedTuple)
             importlib.import_module(name)
 
         def agree(*_: Any) -> None:
