@@ -143,7 +143,7 @@ def test_patches_that_come_or_go_share_a_line(job: Job) -> None:
 
 
 def test_a_damaged_lock_is_written_over_when_that_is_asked_for(job: Job) -> None:
-    job.file.write_text(damaged := '{"format": 2, "patch"')
+    job.file.write_text(damaged := '{\n  "format": 2,\n  "overlay": {')
     words = ["-m", "overlay", "lock", "--file", str(job.file)]
     done = job.venv.run(*words, **UNARMED)
     assert done.returncode == 2
