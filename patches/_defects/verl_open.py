@@ -167,7 +167,7 @@ DEFECTS = (
         sites=(_FP8.format("fp8"), _FP8.format("quant")),
         upstream=("verl-project/verl#7443",),
         fixed="0.9.1",
-        way_out="a rollout without FP8; with upstream's fix alone, earlier releases end in an error instead",
+        way_out="a rollout without FP8",
     ),
     _silent(
         id="verl.buffers-not-sent",
@@ -182,7 +182,7 @@ DEFECTS = (
         sites=(_WORKER, "verl.workers.rollout.vllm_rollout.vllm_rollout:vLLMAsyncRollout.update_weights"),
         upstream=("verl-project/verl#5801", "verl-project/verl#5688"),
         fixed="0.9.0",
-        way_out="keep such buffers as they are while training",
+        way_out="leave such buffers unchanged",
     ),
     _silent(
         id="verl.sft-image-tokens-untold",

@@ -62,6 +62,8 @@ WITH_ROLLOUTS = {"v0.3.1": {"slime.capped-partitions"}}
 NOT_IMPORTED = {
     "slime.allgather-cp-models",
     "slime.async-groups",
+    "slime.async-sample-filter",
+    "slime.eval-settings",
     "slime.group-baseline",
     "slime.hf-attention-gradient",
     "slime.partial-rollout-budget",

@@ -247,6 +247,10 @@ def test_an_audit_where_nothing_is_installed_is_no_all_clear(
     standard = sysconfig.get_path("stdlib")
     alone = [path for path in sys.path if path.startswith(standard) and "site-packages" not in path]
     monkeypatch.setattr(sys, "path", alone)
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("megatron", "verl", "slime", "miles")
+    ]:
+        monkeypatch.delitem(sys.modules, name)
     assert cli.main(["audit"]) == 2
     shown = capsys.readouterr()
     assert f"no upstream is installed in {sys.executable}, so nothing was checked" in shown.err
