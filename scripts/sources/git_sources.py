@@ -1,8 +1,8 @@
 """Where the sources of upstreams that no package index has are: git repositories and bundles on this machine.
 
-`SLIME_REPO`, `MEGATRON_REPO`, `VERL_REPO` and `MILES_REPO` each name a clone, with or without a work tree, or
-a file that `git bundle` wrote, which is cloned into `.cache/sources` once. A bundle need not have a commit
-itself: a branch `at-3714d81d` that holds its tree does as well.
+`SLIME_REPO`, `MEGATRON_REPO`, `VERL_REPO`, `MILES_REPO`, `BRIDGE_REPO` and `ROLL_REPO` each name a clone,
+with or without a work tree, or a file that `git bundle` wrote, which is cloned into `.cache/sources` once. A
+bundle need not have a commit itself: a branch `at-3714d81d` that holds its tree does as well.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ UPSTREAMS = {
     "megatron": Upstream("MEGATRON_REPO", "NVIDIA/Megatron-LM", ("megatron",)),
     "verl": Upstream("VERL_REPO", "verl-project/verl", ("verl",)),
     "miles": Upstream("MILES_REPO", "radixark/miles", ("miles", "setup.py")),
+    # Stacks above Megatron, which the nightly run starts.
+    "bridge": Upstream("BRIDGE_REPO", "NVIDIA-NeMo/Megatron-Bridge", ("src",)),
+    "roll": Upstream("ROLL_REPO", "alibaba/ROLL", ("mcore_adapter/src",)),
 }
 
 

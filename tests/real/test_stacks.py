@@ -1,17 +1,19 @@
-"""What stacks above Megatron replace themselves: each name that a patch replaces too is one that is known.
+"""What stacks above Megatron replace themselves, and what comes of both when they start.
 
-docs/stacks.md says what becomes of both. A stack that assigns a function takes a patch's out, so somebody has
-to look at it: at a new patch here, at a new release there.
+Each name that a patch replaces too is one that is known: docs/stacks.md says what becomes of both. A stack
+that assigns a function takes a patch's out, so somebody has to look at it: at a new patch here, at a new
+release there.
 """
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from overlay.source.registry import load_patches
+from sources import git_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,3 +61,39 @@ def test_what_a_stack_replaces_of_what_patches_replace_is_known(
     # What is looked for would be found.
     assert len(found) > 20
     assert found & OURS == SHARED[stack]
+
+
+#: How a stack is started: its Megatron, its source if that is elsewhere, and the patch that it takes out.
+STARTED = {
+    "miles": ("miles-rl==0.0.2", "", ""),
+    "bridge": ("Megatron-Bridge 0.6.0", "v0.6.0", ""),
+    "roll": ("ROLL main", "8eb27cc2d", "megatron.offloaded-resume"),
+}
+
+
+@pytest.mark.nightly("two stacks are in no package index, and none is started by day")
+@pytest.mark.parametrize("stack", STARTED)
+def test_a_stack_starts_alike_in_both_orders(
+    stack: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> None:
+    megatron, revision, taken = STARTED[stack]
+    folder = listed(megatron)
+    try:
+        source = (
+            git_sources.fetch(stack, revision) / git_sources.UPSTREAMS[stack].paths[0] if revision else ""
+        )
+    except git_sources.FetchError as error:
+        pytest.skip(str(error))
+    found = findings(folder, "stack_start.py", stack, str(source))
+    without, first, last = (found[order] for order in ("without", "overlay first", "stack first"))
+    assert without["norm"] > 0
+    for one in (first, last):
+        assert [one[name] for name in ("loss", "norm", "digest")] == [
+            without[name] for name in ("loss", "norm", "digest")
+        ]
+        assert sum(state == "applied" for state in one["states"].values()) > 10
+        assert not set(one["states"].values()) & {"failed", "reverted"}
+    # What the stack replaces is said, in both orders.
+    incomplete = {patch for patch, state in first["states"].items() if state == "incomplete"}
+    assert incomplete == ({taken} if taken else set())
+    assert {patch for patch, state in first["states"].items() if state != last["states"][patch]} == incomplete
