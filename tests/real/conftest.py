@@ -19,7 +19,7 @@ from sources.git_sources import FetchError
 __all__ = ["pytest_runtest_setup"]
 
 #: Until a program is killed.
-SECONDS = 400
+SECONDS = 800
 
 if TYPE_CHECKING:
     from collections.abc import Callable

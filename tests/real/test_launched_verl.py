@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real]
 
-SECONDS = 150
+SECONDS = 400
 #: Contracts run the same trainers, and `tests/workers/test_main_module.py` modules that are `__main__`.
 on_ray = pytest.mark.nightly("by day the trainer without Ray stands for it")
 
