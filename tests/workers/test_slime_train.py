@@ -259,7 +259,9 @@ def judge(release: str, printed: str, wanted: set[str], want: list[dict[str, flo
     assert len(steps) == STEPS, printed[-6000:]
     for found, right in zip(steps, want, strict=True):
         for key, value in right.items():
-            assert found[key] == pytest.approx(value, rel=TOLERANCE), (SEED, key, steps, want)
+            # What adds up to a loss is of the size of one, and may cancel out.
+            off = TOLERANCE if key == "train/loss" else 0
+            assert found[key] == pytest.approx(value, rel=TOLERANCE, abs=off), (SEED, key, steps, want)
 
 
 def named(lines: list[str]) -> set[str]:
