@@ -252,7 +252,7 @@ def test_what_waits_is_only_listed(tmp_path: Path) -> None:
     site = unknown_verl(tmp_path / "site")
     folder = str(made.job(tmp_path / "job", made.status(site)))
     text = made.page(tmp_path, folder)
-    (listed,) = re.findall(r"<strong>waiting</strong> .*?: (.*?)\.</p>", text)
+    (listed,) = re.findall(r"<strong>waiting</strong> .*?<p class=\"why\">(.*?)</p>", text, re.DOTALL)
     assert "slime.capped-partitions" in listed.split(", ")
     assert ">slime.capped-partitions" not in text
     # The installation itself knows that it is not there.
