@@ -31,7 +31,7 @@ DEFECTS = (
         id="megatron.async-save-unpinned",
         summary="An asynchronous checkpoint is written from pinned memory that the trainer may reuse "
         "meanwhile. It is corrupt, which shows when it is loaded.",
-        when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False)),
+        when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False, None)),
         patch="megatron.async-checkpoint-pin",
     ),
     _crash(
@@ -369,7 +369,7 @@ DEFECTS = (
     _oom(
         id="megatron.attention-logit-kept",
         summary="The largest attention logit is never reset, and keeps the graph of each step in memory.",
-        when=all_of(switched("log_max_attention_logit"), among("qk_clip", False)),
+        when=all_of(switched("log_max_attention_logit"), among("qk_clip", False, None)),
         patch="megatron.attention-logit-memory",
     ),
     _silent(
