@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from overlay.patch import Project
 
     #: What the settings of a job say of a defect.
-    Condition = Union["Setting", "Beyond"]  # noqa: UP007 -- they are strings
+    Condition = Union["Setting", "Before", "Beyond"]  # noqa: UP007 -- they are strings
 
 #: What a defect does to a job, the worst first: that which nobody notices.
 HARMS: dict[str, str] = {
@@ -38,6 +38,12 @@ class Setting(Record):
     among: tuple[object, ...] = ()
     #: Met by anything but these.
     other: tuple[object, ...] = ()
+
+
+class Before(Record):
+    """A condition that releases before one bring, and no setting: the defect is wider there."""
+
+    version: str
 
 
 class Beyond(Record):
@@ -140,6 +146,11 @@ def switched(key: str) -> Setting:
 def given(key: str) -> Setting:
     """Return the condition that a setting has a value, whatever it is."""
     return Setting(key=key, other=(None, False))
+
+
+def before(version: str) -> Before:
+    """Return the condition that the release comes before another one."""
+    return Before(version=version)
 
 
 def beyond(what: str) -> Beyond:

@@ -1,7 +1,7 @@
 """What is known to be wrong in Megatron-Core: first what a patch mends, then what none does."""
 
 from overlay.compat.projects import MEGATRON
-from overlay.defect import above, among, beyond, given, other, switched
+from overlay.defect import above, among, before, beyond, given, other, switched
 from overlay.patches._defects._short_forms import NOT_SLIME, all_of, by_harm, one_of
 
 _CP = above("context_parallel_size", 1)
@@ -13,6 +13,7 @@ _Z = above("moe_z_loss_coeff", 0)
 _EXPERTS = given("num_experts")
 _OFFLOADED = switched("optimizer_cpu_offload")
 _WEIGHTS_ALONE = beyond("weights are loaded after the optimizer was made, without its states")
+_WITHOUT_FUSED_ADAM = beyond("the job resumes, with neither Transformer Engine nor Apex")
 _OVERLAPPED = among("no_overlap_p2p_communication", False)
 _MTP = "megatron.core.transformer.multi_token_prediction"
 _BUFFER = "megatron.core.distributed.param_and_grad_buffer"
@@ -31,7 +32,7 @@ DEFECTS = (
         id="megatron.async-save-unpinned",
         summary="An asynchronous checkpoint is written from pinned memory that the trainer may reuse "
         "meanwhile. It is corrupt, which shows when it is loaded.",
-        when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False)),
+        when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False, None)),
         patch="megatron.async-checkpoint-pin",
     ),
     _crash(
@@ -127,7 +128,7 @@ DEFECTS = (
         "parallelism); before 0.14 moe_aux_loss_coeff with data parallelism.",
         when=(
             (_EXPERTS, _Z, beyond("there are several ranks")),
-            (_EXPERTS, _AUX, beyond("there are several data parallel ranks, and Megatron is before 0.14")),
+            (_EXPERTS, _AUX, before("0.14"), beyond("there are several data parallel ranks")),
         ),
         only=("0.12", "0.14", "before 0.16", "0.16", "0.18"),
         fixed="0.19.0",
@@ -247,7 +248,7 @@ DEFECTS = (
         "states, and the first step puts back those that the job began with.",
         when=(
             (_OFFLOADED, among("use_precision_aware_optimizer", False), _WEIGHTS_ALONE),
-            (_OFFLOADED, _WEIGHTS_ALONE, beyond("Megatron is before 0.13")),
+            (_OFFLOADED, _WEIGHTS_ALONE, before("0.13")),
         ),
         patch="megatron.offloaded-weights",
     ),
@@ -345,7 +346,7 @@ DEFECTS = (
             one_of(
                 among("sequence_parallel", False),
                 beyond("mla_down_proj_fusion is set"),
-                beyond("Megatron is before 0.14"),
+                before("0.14"),
             ),
         ),
         patch="megatron.mla-rotary-key-over-tp",
@@ -369,7 +370,7 @@ DEFECTS = (
     _oom(
         id="megatron.attention-logit-kept",
         summary="The largest attention logit is never reset, and keeps the graph of each step in memory.",
-        when=all_of(switched("log_max_attention_logit"), among("qk_clip", False)),
+        when=all_of(switched("log_max_attention_logit"), among("qk_clip", False, None)),
         patch="megatron.attention-logit-memory",
     ),
     _silent(
@@ -492,12 +493,9 @@ DEFECTS = (
         summary="A fully reshardable checkpoint does not load into torch's own Adam: KeyError: 'step'.",
         met="A resume with dist_ckpt_optim_fully_reshardable (before 0.15 with optimizer states of the type "
         "fully_sharded_model_space), where neither Transformer Engine nor Apex is installed.",
-        when=all_of(
-            one_of(
-                switched("dist_ckpt_optim_fully_reshardable"),
-                beyond("Megatron is before 0.15, and the checkpoint is fully_sharded_model_space"),
-            ),
-            beyond("the job resumes, with neither Transformer Engine nor Apex"),
+        when=(
+            (switched("dist_ckpt_optim_fully_reshardable"), _WITHOUT_FUSED_ADAM),
+            (before("0.15"), beyond("the checkpoint is fully_sharded_model_space"), _WITHOUT_FUSED_ADAM),
         ),
         sites=(f"{_DISTRIBUTED}._set_main_param_and_optimizer_states",),
         way_out="install Transformer Engine or Apex",

@@ -11,7 +11,7 @@ import pytest
 from packaging.version import Version
 
 from overlay.compat.projects import MEGATRON, MILES, SLIME, VERL
-from overlay.defect import HARMS, READ, Beyond, Defect, Setting
+from overlay.defect import HARMS, READ, Before, Beyond, Defect, Setting
 from overlay.desk.audit import settings_file
 from overlay.desk.audit.job_settings import answer, recognise
 from overlay.desk.audit.upstream_options import options
@@ -124,7 +124,7 @@ def test_conditions_name_settings_that_somebody_has(defect: Defect) -> None:
     for way in defect.when:
         assert way
         for one in way:
-            assert isinstance(one, (Setting, Beyond))
+            assert isinstance(one, (Setting, Before, Beyond))
             if isinstance(one, Setting):
                 assert (one.above is not None) + bool(one.among) + bool(one.other) == 1, one
                 stated = [one.key in dialect.defaults for dialect in dialects()]

@@ -119,7 +119,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
     answers = (
         {}
         if settings is None
-        else {one.defect: job_settings.answer(defects[one.defect], settings) for one in kept}
+        else {one.defect: job_settings.answer(defects[one.defect], settings, one.version) for one in kept}
     )
     return Audit(
         plan=plan,
