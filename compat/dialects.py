@@ -61,6 +61,7 @@ _MEGATRON: dict[str, object] = {
 _OF_THE_MODEL = (
     "num_experts", "multi_latent_attention", "softmax_type", "moe_aux_loss_coeff", "moe_z_loss_coeff",
     "moe_router_load_balancing_type", "moe_router_score_function", "moe_router_dtype", "mtp_num_layers",
+    "attention_output_gate", "experimental_attention_variant",
 )  # fmt: skip
 _SLIME: dict[str, object] = {
     "advantage_estimator": "grpo",
