@@ -156,6 +156,8 @@ algorithm: {adv_estimator: gae}
 critic: {model: {lora_rank: 0}}
 trainer: {use_legacy_worker_impl: auto}
 """
+_MODEL = "actor_rollout_ref.model"
+_MERGED = f"actor_rollout_ref.actor.strategy=fsdp {_MODEL}.lora_rank=8 {_MODEL}.lora.merge=True"
 _PPO = "--advantage-estimator ppo --hf-checkpoint a"
 _BRIDGED = "--hf-checkpoint a --context-parallel-size 2 --megatron-to-hf-mode bridge"
 _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
@@ -175,6 +177,17 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("verl.weights-read-early", "algorithm.adv_estimator=grpo rollout.nnodes=2", "untold"),
         ("verl.weights-read-early", "actor_rollout_ref.rollout.nnodes=2", "not-met"),
         ("verl.lora-views-reused", "critic.model.lora_rank=8", "not-met"),
+        # 0.7.1, fsdp_workers.py: the legacy workers, which are the default, never read lora.merge.
+        (
+            "verl.lora-of-stacked-projections",
+            _MERGED,
+            "untold",
+        ),
+        (
+            "verl.lora-of-stacked-projections",
+            f"{_MERGED} trainer.use_legacy_worker_impl=disable",
+            "not-met",
+        ),
         # 0.7.1, main_ppo.py:182-193: auto are the legacy workers.
         ("verl.critic-scale-by-micro-batches", "algorithm.adv_estimator=gae", "not-met"),
         (
