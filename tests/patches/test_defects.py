@@ -160,6 +160,7 @@ _MODEL = "actor_rollout_ref.model"
 _MERGED = f"actor_rollout_ref.actor.strategy=fsdp {_MODEL}.lora_rank=8 {_MODEL}.lora.merge=True"
 _PPO = "--advantage-estimator ppo --hf-checkpoint a"
 _BRIDGED = "--hf-checkpoint a --context-parallel-size 2 --megatron-to-hf-mode bridge"
+_OWN_MODEL = "--micro-batch-size 1 --use-checkpoint-args"
 _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
 
 
@@ -220,6 +221,22 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("verl.images-seen-by-old-weights", "actor_rollout_ref.rollout.name=vllm", "untold"),
         ("verl.images-seen-by-old-weights", "actor_rollout_ref.rollout.name=sglang", "not-met"),
         ("megatron.attention-logit-kept", "--hf-checkpoint a", "not-met"),
+        # slime 0.3.1, arguments.py: what these files have is set over the flags.
+        ("slime.overlap-once", "--hf-checkpoint a", "not-met"),
+        ("slime.overlap-once", "--hf-checkpoint a --custom-config-path b.yaml", "untold"),
+        ("slime.overlap-once", "--hf-checkpoint a --megatron-config-path b.yaml", "untold"),
+        # Megatron, yaml_arguments.py:448 and checkpointing.py: load_args_from_checkpoint.
+        ("megatron.attention-logit-kept", "--micro-batch-size 1 --yaml-cfg b.yaml", "untold"),
+        ("megatron.mtp-mean-of-means", "--micro-batch-size 1 --context-parallel-size 2", "not-met"),
+        ("megatron.mtp-mean-of-means", f"{_OWN_MODEL} --context-parallel-size 2", "untold"),
+        ("megatron.attention-logit-kept", _OWN_MODEL, "not-met"),
+        ("verl.lora-views-reused", "--config-name=ppo_trainer algorithm.adv_estimator=gae", "not-met"),
+        (
+            "verl.lora-views-reused",
+            "--config-path=config --config-name=ppo_trainer data.train_files=a",
+            "not-met",
+        ),
+        ("verl.lora-views-reused", "--config-path=/a --config-name=ppo_trainer data.train_files=a", "untold"),
         # slime 0.3.1, dp_schedule.py:75,196: nothing else calls it; 0.2.4, data.py:372 does.
         ("slime.partitioner-slow", "--hf-checkpoint a", "not-met"),
         ("slime.partitioner-slow", "--hf-checkpoint a --balance-data", "met"),
