@@ -57,6 +57,15 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("--ranks 1\n--ranks 2 --fast", "met", "ranks is 2"),
         ("--ranks many --fast", "untold", "ranks is many"),
         ("python x.py --ranks 2 $ARGS", "untold", "fast is not in the file"),
+        # Each is a file of Hydra's.
+        ("python x.py a.b=1 --ranks=2 +experiment=big", "untold", "fast is not in the file"),
+        ("python x.py a.b=1 --ranks=2 actor/rollout=mine", "untold", "fast is not in the file"),
+        (
+            "python x.py a.b=1 --ranks=2 +actor/rollout@actor.rollout=mine",
+            "untold",
+            "fast is not in the file",
+        ),
+        ("python x.py a.b=1 --ranks=2 /a/b=c d=/e/f=g +h.i=1", "not-met", "fast is off"),
         ("python x.py $ARGS --ranks 2", "untold", "fast is not in the file"),
         ("python x.py --ranks 2 > $LOG", "not-met", "fast is off"),
         (
