@@ -328,6 +328,18 @@ DEFECTS = (
         patch="megatron.muon-gated-qkv",
     ),
     _silent(
+        id="megatron.global-aux-counts",
+        summary="global_aux_loss divides the experts' counts of all micro-batches by the tokens of one. "
+        "Where micro-batches differ in size, the loss and its gradient are off by the ratio.",
+        when=all_of(
+            _EXPERTS,
+            among("moe_router_load_balancing_type", "global_aux_loss"),
+            _AUX,
+            beyond("micro-batches have different numbers of tokens"),
+        ),
+        patch="megatron.global-aux-tokens",
+    ),
+    _silent(
         id="megatron.gdn-norm-gradient",
         summary="Without sequence parallelism, each tensor parallel rank trains the last norm of a "
         "Gated DeltaNet on its own heads only, and the copies drift apart.",
