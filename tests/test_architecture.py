@@ -10,12 +10,9 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {"overlay": ROOT / "overlay", "overlay.compat": ROOT / "compat", "overlay.patches": ROOT / "patches"}

@@ -6,7 +6,8 @@ import math
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from overlay.compat.contracts.rank_cases import RankCases, within
 from overlay.compat.ranks import findings
 from overlay.model.settings import ALONE, PROVE
 from overlay.source.registry import PACK
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEVER_REACHED = """
 from overlay.testing import with_patches

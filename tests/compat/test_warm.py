@@ -7,17 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import warm_server
 
 from overlay.compat.ranks import warm
 from overlay.compat.ranks.warm import Program
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 SAYS = "__import__('sys').stderr.write('late')"
 FOLDER = str(Path(warm_server.__file__).parent)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import ast
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_upstream import TESTED, Upstream, forget, tables
 from own_heap import own_heap, whole_heap
 
+from overlay.patch import Patch
 from overlay.runtime.engine import Engine
 
 __all__ = ["engines", "own_heap", "upstream", "whole_heap"]
 
 #: By which launchers say what rank a process is.
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from overlay.patch import Patch
 
 
 @pytest.fixture

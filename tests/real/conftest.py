@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from checks import UPSTREAMS
@@ -20,10 +22,6 @@ __all__ = ["pytest_runtest_setup"]
 
 #: Until a program is killed.
 SECONDS = 400
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,9 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from checks import UPSTREAMS
@@ -21,10 +22,7 @@ from overlay.verdict import LOUD
 from records import _support_print
 from sources import releases
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Folder = Callable[[str], Path]
+Folder = Callable[[str], Path]
 
 pytestmark = pytest.mark.real
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from checks import RANKS
 
 from overlay.compat.ranks.warm import Program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Relative, of what float32 leaves.
 TOLERANCE = 1e-6

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fake_upstream import Upstream, forget
 from order_world import Subject, write_upstream
 from own_heap import own_heap, whole_heap
 from repetitions import pytest_runtest_setup
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["own_heap", "pytest_runtest_setup", "subject", "upstream", "whole_heap"]
 

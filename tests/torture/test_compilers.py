@@ -11,16 +11,13 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from checks import ENGINE
-from fake_upstream import tables
+from fake_upstream import Upstream, tables
 
 from overlay.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from fake_upstream import Upstream
 
 pytest.importorskip("torch")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -13,13 +14,8 @@ import wrapt
 # Shared with another folder of tests, which pytest need not have put on the path.
 from fake_upstream import Upstream, tables
 
+from overlay.patch import Patch
 from overlay.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from overlay.patch import Patch
-
 
 #: Those of the test that runs, to be disabled after it.
 ENGINES: list[Engine] = []

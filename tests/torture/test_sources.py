@@ -7,22 +7,19 @@ import os
 import shutil
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 # Shared with another folder of tests, which pytest need not have put on the path.
 from fake_upstream import PROJECT, Upstream, tables, triple
 
+from overlay.ledger import PatchStatus
+from overlay.patch import Patch
 from overlay.runtime.engine import Engine
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from overlay.ledger import PatchStatus
-    from overlay.patch import Patch
-
-    Enable = Callable[[Patch], Engine]
+Enable = Callable[[Patch], Engine]
 
 
 @pytest.fixture

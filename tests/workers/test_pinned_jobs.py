@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from worksite import ARMED, PATCHED, PROBE, Venv
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 #: Imports as Megatron imports what it can do without.
 GUARDED = "try:\n import fakeup.core\nexcept ImportError:\n print('swallowed')\nprint('went on')"

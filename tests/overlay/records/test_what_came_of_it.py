@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from output_schema import check
@@ -21,9 +22,6 @@ from overlay.records.run import lines
 from overlay.runtime.engine import Engine
 from overlay.source.source import InstalledTree
 from overlay.source.table import NAME, Row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: A pack of one patch, which counts, for an upstream of one function.
 PATCH = """

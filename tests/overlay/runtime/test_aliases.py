@@ -9,22 +9,15 @@ import sys
 import threading
 import types
 import weakref
+from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from fake_upstream import triple
+from fake_upstream import Engines, Upstream, triple
 
 from overlay.errors import PatchError
-from overlay.runtime.search import rebind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fake_upstream import Engines, Upstream
-
-    from overlay.runtime.search import Rebinding
-
+from overlay.runtime.search import Rebinding, rebind
 
 USER = """
 from fakeup.core import scale

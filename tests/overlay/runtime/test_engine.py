@@ -6,18 +6,15 @@ import functools
 import inspect
 import pickle
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from fake_upstream import TESTED, failing, triple
+from fake_upstream import TESTED, Engines, Upstream, failing, triple
 from order_world import make_fixed, make_run
 
 from overlay.errors import OverlayError, PatchError, SelectionError
 from overlay.model.marks import ORIGINAL
 from overlay.patch import around
-
-if TYPE_CHECKING:
-    from fake_upstream import Engines, Upstream
 
 
 def wrap_class(original: Any, module: Any) -> Any:

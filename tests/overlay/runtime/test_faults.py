@@ -10,16 +10,13 @@ import sys
 import threading
 import time
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from fake_upstream import PROJECT, triple
+from fake_upstream import PROJECT, Engines, Upstream, triple
 
 import overlay
 from overlay.runtime import engine as _engine
-
-if TYPE_CHECKING:
-    from fake_upstream import Engines, Upstream
 
 
 def test_first_calls_of_several_threads_make_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,16 +6,12 @@ import importlib
 import importlib.util
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from fake_upstream import failing, past_the_hook, triple
+from fake_upstream import Engines, Upstream, failing, past_the_hook, triple
 
 from overlay.errors import PatchError
-
-if TYPE_CHECKING:
-    from fake_upstream import Engines, Upstream
-
 
 BAD = "def scale(value, factor=2):\n    return value + factor\n"
 

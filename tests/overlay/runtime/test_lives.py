@@ -8,22 +8,17 @@ import os
 import py_compile
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from fake_upstream import PROJECT, TESTED, failing, forget, past_the_hook, triple, untested
+from fake_upstream import PROJECT, TESTED, Engines, Upstream, failing, forget, past_the_hook, triple, untested
 from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
 from overlay.errors import PatchError
 from overlay.patch import Project, Target, replaced, variant
 from overlay.source.source import InstalledTree
 from overlay.source.table import Row
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fake_upstream import Engines, Upstream
-
 
 CHANGED = "def scale(value, factor=2):\n    return value + factor\n"
 

@@ -10,23 +10,19 @@ import subprocess
 import sys
 import threading
 import types
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from fake_upstream import PACKAGE, Upstream, forget, tables, triple
 
 from overlay.errors import OverlayError, SelectionError
-from overlay.patch import Project
+from overlay.patch import Patch, Project
 from overlay.runtime import engine as engine_module
 from overlay.runtime.engine import Engine
 from overlay.runtime.finder import Once
 from overlay.source.registry import load_patches, watched_packages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from overlay.patch import Patch
 
 
 class Armed:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,8 +22,6 @@ from overlay.patches.megatron.recompute import make_backward, make_graphed_backw
 torch: Any = pytest.importorskip("torch")
 reductions: Any = pytest.importorskip("torch.multiprocessing.reductions")
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MODULE = ModuleType("megatron.core.tensor_parallel.random")
 SHAPE = (3, 4)

@@ -6,8 +6,9 @@ Against real releases: tests/real/test_loss_memory_ranks.py.
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,6 @@ from overlay.patches.slime import loss_memory as fix
 
 torch: Any = pytest.importorskip("torch")
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOTALS, RESPONSES = [9, 4, 6], [4, 0, 5]
 VOCABULARY = 11

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from fake_slime import FakeSlime
@@ -20,9 +21,6 @@ from overlay.patches.slime import capped_partitions, vpp_ceiling
 from overlay.patches.slime.capped_partitions import make_iterator, make_pack, make_split
 from overlay.patches.slime.fast_partitioner import make_karmarkar_karp
 from overlay.patches.slime.vpp_ceiling import rounded, rounded_up
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CAPPED = {"get_data_iterator": make_iterator, "get_seqlen_balanced_partitions": make_split}
 BOTH = {**CAPPED, "get_minimum_num_micro_batch_size": vpp_ceiling.count}

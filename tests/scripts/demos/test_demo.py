@@ -7,14 +7,12 @@ import os
 import secrets
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from demos import dynamic_cp as demo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: What verl 0.8.0 does to the gradient, case by case; the last case crashes it.
 PLAIN = (1 / 16, 1 / 16, 1 / 16, 1 / 4)

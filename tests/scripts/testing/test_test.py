@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from testing import suite
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

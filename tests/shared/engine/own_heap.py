@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from overlay.runtime import search
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from overlay.desk.prove.rows import row_of, text_of
 from overlay.patch import Patch, Project, one_target, replaced, variant
 from overlay.source.source import InstalledTree
 from overlay.source.table import NAME, Row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CORE = "def scale(x, factor=2):\n    return x * factor + 1\n\n\ndef other(x):\n    return scale(x)\n"
 #: Sources of the same behaviour that the patches were not tested on: one differs where nothing is replaced.
