@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import python
 
 from overlay.compat.contracts.rank_cases import RankCases, within
 from overlay.compat.ranks import findings
 from overlay.model.settings import ALONE, PROVE
-from overlay.source.registry import PACK
 
 NEVER_REACHED = """
 from overlay.testing import with_patches
@@ -44,28 +40,20 @@ print(wrong_on_ranks(lambda: look(dies=True)))
 """
 
 
-def run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True, text=True, timeout=120, check=False, env={**clean, **environ},
-    )  # fmt: skip
-
-
 def test_a_patch_that_is_never_reached_proves_nothing() -> None:
     pytest.importorskip("megatron.core")
-    done = run(NEVER_REACHED)
+    done = python("-W", "ignore", "-c", NEVER_REACHED)
     assert done.returncode == 1
     assert "PatchError: megatron.recompute is waiting" in done.stderr
 
 
 def test_on_upstream_alone_nothing_has_to_be_reached() -> None:
-    assert run(NEVER_REACHED, **{PROVE: ALONE}).stdout == "found: 17\n"
+    assert python("-W", "ignore", "-c", NEVER_REACHED, **{PROVE: ALONE}).stdout == "found: 17\n"
 
 
 def test_what_one_forked_rank_finds_is_found() -> None:
     pytest.importorskip("torch")
-    assert run(ON_RANKS).stdout.splitlines() == [
+    assert python("-W", "ignore", "-c", ON_RANKS).stdout.splitlines() == [
         "of 3 ranks; the second",
         "True",
         "1 of 2 ranks ended well",
@@ -112,14 +100,3 @@ def test_what_a_patch_leaves_is_named_where_it_is_asked_for(ranks: list[Any]) ->
     cases = RankCases("up.it", "off", within(1.0), left="as it is")
     assert cases.wrong("5") == ["wrong on one"]
     assert cases.wrong("5", left=True) == ["wrong on one", "as it is"]
-
-
-def test_ranks_run_the_cases_of_the_patch_with_it_or_without(ranks: list[Any], tmp_path: Path) -> None:
-    cases = RankCases("megatron.some-patch", "off", within(1.0), te="2.15.0")
-    cases.wrong("5")
-    cases.wrong("5", "2.12.0", patched=False, release=tmp_path, ranks=4)
-    module = f"{PACK}.megatron.some_patch.contract"
-    assert ranks == [
-        (("5", module, "megatron.some-patch"), {"release": None, "te": "2.15.0", "ranks": 2}),
-        (("5", module, ""), {"release": tmp_path, "te": "2.12.0", "ranks": 4}),
-    ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import overlay
 from overlay.compat.projects import MEGATRON, MILES, SLIME
-from overlay.patch import Project, ReadFile
 from overlay.source.source import InstalledTree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from overlay.patch import Project, ReadFile
 
 SETUP = """
 from setuptools import setup

@@ -6,11 +6,8 @@ import functools
 from pathlib import Path
 
 import pytest
-from repetitions import pytest_runtest_setup
 
 from sources import fetch_release
-
-__all__ = ["folder_of", "megatron", "pytest_runtest_setup"]
 
 
 @functools.cache

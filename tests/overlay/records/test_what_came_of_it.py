@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import clean
 from output_schema import check
 
 from overlay.desk.prove.rows import text_of
@@ -84,7 +85,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def start(program: Path, *words: str, cwd: Path | None = None, **variables: Any) -> subprocess.Popen[str]:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
+    environ = clean()
     for name in ("RANK", "WORLD_SIZE"):
         environ.pop(name, None)
     return subprocess.Popen(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from overlay.compat.dialects import DIALECTS, FLAGS, VERL
-from overlay.defect import Condition, Defect, Dialect, Setting
+from overlay.defect import Defect, Dialect, Setting
 from overlay.ledger import Met
 from overlay.patches.verl.known_defects import trained
 from overlay.runtime import met
@@ -15,6 +15,9 @@ from overlay.runtime.engine import Engine
 from overlay.runtime.loading import load_all
 from overlay.source import conditions
 from overlay.source.known_defects import load_defects
+
+if TYPE_CHECKING:
+    from overlay.defect import Condition
 
 DEFECTS = load_defects(load_all())
 #: Each way to meet a defect that settings tell whole.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from command_line import clean
 
 from overlay.desk.prove.rows import row_of, text_of
 from overlay.patch import Patch, Project, one_target, replaced, variant
@@ -124,9 +125,8 @@ class Toy:
 
     def python(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run Python there."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-        clean |= {"PYTHONPATH": str(self.folder), "OVERLAY_PACKS": "toy", "PYTHONDONTWRITEBYTECODE": "1"}
+        given = {"PYTHONPATH": str(self.folder), "OVERLAY_PACKS": "toy", "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            [sys.executable, *arguments], env=clean | environ, cwd=self.folder,
+            [sys.executable, *arguments], env=clean(**given | environ), cwd=self.folder,
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip

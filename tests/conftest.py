@@ -1,4 +1,4 @@
-"""What the tests of this folder leave to the nightly run."""
+"""What the tests leave to the nightly run."""
 
 from __future__ import annotations
 
