@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from command_line import python
 from overlay.compat.contracts.rank_cases import RankCases, within
 from overlay.compat.ranks import findings
 from overlay.model.settings import ALONE, PROVE
+from overlay.source.registry import PACK
 
 NEVER_REACHED = """
 from overlay.testing import with_patches
@@ -100,3 +102,14 @@ def test_what_a_patch_leaves_is_named_where_it_is_asked_for(ranks: list[Any]) ->
     cases = RankCases("up.it", "off", within(1.0), left="as it is")
     assert cases.wrong("5") == ["wrong on one"]
     assert cases.wrong("5", left=True) == ["wrong on one", "as it is"]
+
+
+def test_ranks_run_the_cases_of_the_patch_with_it_or_without(ranks: list[Any], tmp_path: Path) -> None:
+    cases = RankCases("megatron.some-patch", "off", within(1.0), te="2.15.0")
+    cases.wrong("5")
+    cases.wrong("5", "2.12.0", patched=False, release=tmp_path, ranks=4)
+    module = f"{PACK}.megatron.some_patch.contract"
+    assert ranks == [
+        (("5", module, "megatron.some-patch"), {"release": None, "te": "2.15.0", "ranks": 2}),
+        (("5", module, ""), {"release": tmp_path, "te": "2.12.0", "ranks": 4}),
+    ]
