@@ -216,7 +216,6 @@ def quoted() -> list[str]:
     ("page", "command"),
     [
         ("audit", "./scripts/demo audit"),
-        ("prove", "./scripts/torture trusted --recorded"),
         ("results", "./scripts/demo log"),
         ("support", "./scripts/matrix tested --recorded"),
         ("trust", "./scripts/torture mutants --recorded"),

@@ -130,15 +130,6 @@ def _added() -> list[Row]:
     return [row for row in rows if here.get(row.patch, "") == row.code]
 
 
-def mutants(patch: str) -> dict[str, int] | None:
-    """Return on how many changed sources the contract of a patch was tried, and how many it let pass."""
-    import json
-
-    data = _beside(_place(patch))[1]
-    found: dict[str, int] | None = None if data is None else json.loads(data)["mutants"].get(patch)
-    return found
-
-
 def _place(patch: str) -> str:
     """Return the package of the project that a patch, or a defect, is named after."""
     if patch in _modules:

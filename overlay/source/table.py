@@ -2,12 +2,11 @@
 
 A table is a JSON file. The patches of one project have theirs beside them, `tested.json`. `OVERLAY_TRUST`
 names another one: a newer table, or what `overlay prove --write` found here. What is read later wins. A table
-has three parts:
+has two parts:
 
 - `sources`: what was looked at, by its name (a line of the list of releases): `is`, the parts of an image or
   the commit of a head; `versions`, by project; `date`, of the first look.
 - `rows`, one a line: see `Row`.
-- `mutants`: by patch, on how many changed sources its contract was tried, and how many of them it let pass.
 
 A row decides on a source in one of two ways:
 

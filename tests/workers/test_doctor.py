@@ -90,7 +90,7 @@ def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> N
     check = checks(found)["python"]
     assert check["answer"] == "no"
     assert check["found"].startswith(str(other.folder))
-    assert "is another Python, and starts no overlay: install overlay there as well" in check["todo"]
+    assert "is a different Python, without overlay: install overlay there as well" in check["todo"]
 
 
 def test_a_pin_that_does_not_hold_here(worksite: Venv, tmp_path: Path) -> None:

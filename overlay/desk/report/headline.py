@@ -165,7 +165,7 @@ def _agreement(job: Job) -> str:
         who = _named([group.name for group in job.groups])
         return f"The {count} processes do not agree: {who} differ in {_named(facts, 3)}."
     if count == 1:
-        return "One process, with nobody to compare it with."
+        return "One process."
     return f"The {count} processes here agree." if job.gaps() else f"All {count} processes agree."
 
 

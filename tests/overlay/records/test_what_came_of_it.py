@@ -79,7 +79,7 @@ def program(tmp_path: Path) -> Path:
     (folder / "effect.py").write_text(EFFECT)
     sites = {"up:double": InstalledTree(str(tmp_path)).digest("up:double")}
     row = Row(patch="up.doubled", target="up", verdict="apply", variant="1", sites=sites)
-    (folder.parent / NAME).write_text(text_of({}, [row], {}))
+    (folder.parent / NAME).write_text(text_of({}, [row]))
     (tmp_path / "run.py").write_text(RUN)
     return tmp_path / "run.py"
 

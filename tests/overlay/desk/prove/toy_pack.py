@@ -97,8 +97,8 @@ class Toy:
         text = CONTRACT.format(id=name, does=does or "pass", more=more)
         self.write(f"{module}/contract.py", text)
 
-    def record(self, **mutants: dict[str, int]) -> None:
-        """Write what the patches were tested on, the library as it is, and what was measured of contracts."""
+    def record(self) -> None:
+        """Write what the patches were tested on, the library as it is."""
         tree = InstalledTree(str(self.folder))
         project = Project(name="toylib", distributions=("toylib",), marker="toylib.core")
         parts = (replaced("toylib.core:scale", lambda original, _: original), "toylib.core:other")
@@ -107,8 +107,7 @@ class Toy:
         for name in KINDS:
             patch = Patch(id=f"toy/toylib.{name}", summary="s", why="w", upstream=(), targets=targets)
             rows += filter(None, [row_of(patch, targets[0], tree, "toylib==1.2.0")])
-        measured = {f"toy/toylib.{name}": what for name, what in mutants.items()}
-        self.write(f"toypack/toylib/{NAME}", text_of({"toylib==1.2.0": {}}, rows, measured))
+        self.write(f"toypack/toylib/{NAME}", text_of({"toylib==1.2.0": {}}, rows))
 
     @staticmethod
     def lives(pid: int) -> bool:

@@ -238,7 +238,7 @@ class Workplace:
                 "sites": {site: tree.digest(site)},
             }
             rows.append({**row, "verdict": "apply", "variant": "1", "shown": "passed"})
-        table = {"sources": {}, "rows": rows, "mutants": {}}
+        table = {"sources": {}, "rows": rows}
         files["acme_suite/patches/fakesuite/tested.json"] = json.dumps(table)
         write(self.packs, files)
 
