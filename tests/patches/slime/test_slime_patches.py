@@ -72,6 +72,19 @@ def test_the_budget_is_of_one_step_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert current.get() is None
 
 
+def test_a_split_over_the_budget_is_another_and_one_within_is_slimes_own() -> None:
+    within, over = [[0, 2], [1, 3]], [[0, 1], [2, 3]]
+    token = current.set((100, 1))
+    try:
+        for theirs in (within, over):
+            found = make_split(lambda *_, theirs=theirs: theirs, NO_MODULE)([60, 60, 20, 30], 2, False)
+            assert (found is theirs) is (theirs is within)
+            assert holds(found, [60, 60, 20, 30], 100)
+            assert sorted(itertools.chain(*found)) == [0, 1, 2, 3]
+    finally:
+        current.reset(token)
+
+
 def test_no_rank_stops_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = [[0, 1], [2, 3]]
     said: list[str] = []
