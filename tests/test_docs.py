@@ -6,7 +6,6 @@ import ast
 import contextlib
 import importlib
 import io
-import os
 import re
 import shlex
 import shutil
@@ -16,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from command_line import clean
 
 from environment import door
 from overlay import cli
@@ -36,8 +36,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=clean, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=clean(), check=False)
 
 
 @pytest.mark.parametrize("snippet", blocks("python"))

@@ -7,21 +7,16 @@ is run on an older release only if that does something else alone, and no hang i
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from checks import SEED
 from slime_step import RIGHT, cases_of, run, unlike_claimed
-from slime_step_cases import CASES, NOT_SHOWN
+from slime_step_cases import CASES, NOT_SHOWN, Case
 
 from overlay.source.registry import load_patches
 from sources.slime_images import RELEASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from slime_step_cases import Case
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 

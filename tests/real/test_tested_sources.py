@@ -5,7 +5,8 @@ Where it fails, `./scripts/matrix tested ID --write` runs what is missing and wr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,6 @@ from overlay.source.source import InstalledTree
 from overlay.source.table import Table
 from records import _support_print, tested
 from sources import releases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.real
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from worksite import Venv
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def checks(found: Any) -> dict[str, Any]:

@@ -6,23 +6,19 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from local_cluster import HERE, PATIENCE, running
+from local_cluster import HERE, PATIENCE, Cluster, running
 from worksite import PATCHED, PLAIN, Venv
 
 import overlay.ray
 from overlay.errors import WorkersError
 from overlay.launch import startup, workers
 from overlay.runtime.job_log import JobLog
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from local_cluster import Cluster
 
 PATCH = "acme/fakeup.scale"
 COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.known-defects")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import subprocess
+from pathlib import Path
 
 import pytest
 from worksite import PATCHED, PROBE, Venv
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
 
 PACK = {"OVERLAY_PACKS": "acme"}
 

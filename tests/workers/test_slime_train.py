@@ -11,25 +11,21 @@ import ast
 import os
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from checks import SEED
-from local_cluster import running
+from local_cluster import Cluster, running
 from slime_actor_on_cpu import arguments, ray_job
+from worksite import Venv
 
 from overlay.runtime.engine import Engine
 from overlay.source.registry import load_patches
 from sources import slime_images
 from sources.git_sources import FetchError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from local_cluster import Cluster
-    from worksite import Venv
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 

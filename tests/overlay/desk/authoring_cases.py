@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from command_line import clean
+
 from overlay.desk.new import Written, write
 from overlay.source.source import InstalledTree
 
@@ -109,10 +111,9 @@ class Workplace:
 
     def environ(self) -> dict[str, str]:
         """Return the variables of a process that sees all of it."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-        path = [self.imported, self.checkout / "src", self.upstream]
-        kept |= {"PYTHONPATH": os.pathsep.join(map(str, path)), "PYTHONDONTWRITEBYTECODE": "1"}
-        return {**kept, **({"OVERLAY_PACKS": self.pack} if self.pack else {})}
+        path = os.pathsep.join(map(str, [self.imported, self.checkout / "src", self.upstream]))
+        packs = {"OVERLAY_PACKS": self.pack} if self.pack else {}
+        return clean(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", **packs)
 
     def overlay(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the checkout."""

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import overlay
-from fake_upstream import PROJECT, triple
+from fake_upstream import PROJECT, Upstream, triple
 
 from overlay.defect import Defect
 from overlay.desk import screen as screens
 from overlay.desk.screen import Cockpit, screen
 from overlay.launch import doctor
+from overlay.patch import Patch
+from overlay.runtime.engine import Engine
 from overlay.source.installed import Installed
 from overlay.source.registry import environment, load_patches, tables
 from overlay.verdict import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from fake_upstream import Upstream
-
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
-
 
 # -- what is looked at -----------------------------------------------------------------------------
 

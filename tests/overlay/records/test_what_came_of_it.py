@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from command_line import clean
 from output_schema import check
 
 from overlay.desk.prove.rows import text_of
@@ -21,9 +23,6 @@ from overlay.records.run import lines
 from overlay.runtime.engine import Engine
 from overlay.source.source import InstalledTree
 from overlay.source.table import NAME, Row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: A pack of one patch, which counts, for an upstream of one function.
 PATCH = """
@@ -86,7 +85,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def start(program: Path, *words: str, cwd: Path | None = None, **variables: Any) -> subprocess.Popen[str]:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
+    environ = clean()
     for name in ("RANK", "WORLD_SIZE"):
         environ.pop(name, None)
     return subprocess.Popen(

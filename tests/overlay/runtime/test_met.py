@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from overlay.compat.dialects import DIALECTS, FLAGS, VERL
-from overlay.defect import Setting
+from overlay.defect import Defect, Dialect, Setting
 from overlay.ledger import Met
 from overlay.patches.verl.known_defects import trained
 from overlay.runtime import met
@@ -17,7 +17,7 @@ from overlay.source import conditions
 from overlay.source.known_defects import load_defects
 
 if TYPE_CHECKING:
-    from overlay.defect import Condition, Defect, Dialect
+    from overlay.defect import Condition
 
 DEFECTS = load_defects(load_all())
 #: Each way to meet a defect that settings tell whole.

@@ -5,21 +5,16 @@ from __future__ import annotations
 import gc
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from fake_upstream import forget, triple, untested
+from fake_upstream import Upstream, forget, triple, untested
 
 from overlay import cli
 from overlay.errors import PatchError, PinError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fake_upstream import Upstream
-
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
+from overlay.patch import Patch
+from overlay.runtime.engine import Engine
 
 LOST = "without it, ranks train on without a word"
 

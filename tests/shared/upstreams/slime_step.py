@@ -6,19 +6,17 @@ import json
 import math
 import os
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slime_step_cases import CASES, Case
 
 from overlay.compat.ranks.warm import Program
 from sources import slime_images
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
 
 #: Relative, of advantages and gradients: ten times what float32 leaves here.
 TOLERANCE = 1e-5

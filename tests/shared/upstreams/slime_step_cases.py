@@ -8,15 +8,13 @@ its micro-batches have to be the same. What a case cannot say in its fields, it 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slime_actor_on_cpu import rollouts
 from slime_actor_on_cpu.arguments import Sizes
 from slime_actor_on_cpu.reference import Reference, reference
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Lengths of prompt and response together, and of the response.
 Lengths = tuple[tuple[int, int], ...]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import output_schema
 import pytest
 from toy_pack import CORE, ELSEWHERE, KINDS, MENDED, UNKNOWN, Toy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RIGHT = "toy/toylib.right"
 FILE = "here.json"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+from command_line import clean
 
 from overlay.desk.prove.rows import row_of, text_of
 from overlay.patch import Patch, Project, one_target, replaced, variant
 from overlay.source.source import InstalledTree
 from overlay.source.table import NAME, Row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CORE = "def scale(x, factor=2):\n    return x * factor + 1\n\n\ndef other(x):\n    return scale(x)\n"
 #: Sources of the same behaviour that the patches were not tested on: one differs where nothing is replaced.
@@ -126,9 +124,8 @@ class Toy:
 
     def python(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run Python there."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-        clean |= {"PYTHONPATH": str(self.folder), "OVERLAY_PACKS": "toy", "PYTHONDONTWRITEBYTECODE": "1"}
+        given = {"PYTHONPATH": str(self.folder), "OVERLAY_PACKS": "toy", "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            [sys.executable, *arguments], env=clean | environ, cwd=self.folder,
+            [sys.executable, *arguments], env=clean(**given | environ), cwd=self.folder,
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip

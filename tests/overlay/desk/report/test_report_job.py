@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import report_inputs as made
 from command_line import unknown_verl
-from fake_upstream import triple
+from fake_upstream import Upstream, triple
 
 from overlay import cli
 from overlay.desk.report import job, page
 from overlay.desk.report.headline import OPT_IN, OUTCOMES, headline, outcome, view_of_group, view_of_plan
 from overlay.errors import ReportError
 from overlay.ledger import STATES
+from overlay.runtime.engine import Engine
 from overlay.source.source import InstalledTree
 from overlay.verdict import VERDICTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from fake_upstream import Upstream
-
-    from overlay.runtime.engine import Engine
 
 ID = "verl.sft-balance"
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from output_schema import check
 from suite_project import CODE, Workplace, write
 
 from overlay.desk.suite.report import coverage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIXED = '["tests/test_mixed.py"]'
 
