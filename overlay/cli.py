@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: Of these the user can mend something, so they are exit code 2.
+#: Of these the user can correct something, so they are exit code 2.
 _USAGE = (SelectionError, LockError, ReportError, SuiteError, SettingsError, FolderError)
 
 
@@ -105,13 +105,15 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     """Return the parser. What only `overlay suite` and `overlay prove` need is imported for them alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
-        description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
+        description="Patches for known defects in an installed Megatron-Core, slime, miles or verl.",
         epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied, or (audit) a defect is "
-        "not mended; 2 usage, settings, output.",
+        "not patched; 2 usage, settings, output. A command may have more: docs/settings.md.",
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    choices = parser.add_subparsers(metavar="COMMAND", description="without one: what is here, on one screen")
+    choices = parser.add_subparsers(
+        metavar="COMMAND", description="without a command: a summary on one screen"
+    )
     parser.set_defaults(command=_cockpit, parser=parser, choices=choices.choices)
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:

@@ -195,7 +195,7 @@ def refusal(interpreter: Interpreter, answer: Answer) -> str:
         return f"{shown} reads no start-up files: leave out -S"
     if answer.other:
         return (
-            f"{interpreter.path} is another Python, and starts no overlay: install overlay there as well, or "
+            f"{interpreter.path} is a different Python, without overlay: install overlay there as well, or "
             f"start the job with this one, `overlay run {sys.executable} ...`"
         )
     if interpreter.behind:

@@ -64,7 +64,7 @@ def test_an_option_is_not_shortened(worksite: Venv) -> None:
 @pytest.mark.parametrize(
     ("options", "environ", "words"),
     [
-        (["--patches", "acme/fakeup.scal"], PACK, "names no patch; the nearest: acme/fakeup.scale"),
+        (["--patches", "acme/fakeup.scal"], PACK, "names no patch; did you mean acme/fakeup.scale"),
         (["--patches", ""], PACK, "--patches is empty"),
         ([], {"OVERLAY_PATCHES": "verl.nothing"}, "'verl.nothing' names no patch"),
         ([], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
@@ -115,9 +115,7 @@ def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> N
     ):
         done = run(worksite, *words)
         assert (done.returncode, done.stdout) == (1, ""), words
-        assert (
-            f"{other.python} is another Python, and starts no overlay: install overlay there" in done.stderr
-        )
+        assert f"{other.python} is a different Python, without overlay: install overlay there" in done.stderr
         assert f"`overlay run {worksite.python} ...`" in done.stderr
 
 
