@@ -175,7 +175,7 @@ def _patches(patches: Mapping[str, tuple[str, ...]], stack: str, *, armed: bool)
         return [*lines, "no selected patch applies here"]
     count = f"{len(patches)} patch{'es' * (len(patches) > 1)}"
     apply = f"appl{'y' if len(patches) > 1 else 'ies'}" if armed else "would apply"
-    lines.append(f"{count} {apply}. What each changes in a job (overlay explain ID says when):")
+    lines.append(f"{count} {apply}. What each changes (overlay explain ID says when):")
     for first in (*_ORDER, ""):
         families: dict[str, list[str]] = {}
         for patch, changes in patches.items():

@@ -52,7 +52,7 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
     if patch.changes:
         lines.append(text.wrap(_on_numbers(patch)))
         lines.append(text.wrap(f"Changes in a job: {', '.join(patch.changes)}. When: {patch.met}"))
-    lines.append(f"Only this patch: overlay run --patches {alone} COMMAND")
+    lines.append(text.wrap(f"Only this patch: overlay run --patches {alone} COMMAND"))
     if patch.opt_in:
         lines.append(text.wrap(f"Opt-in: `all` leaves it out, OVERLAY_PATCHES=all,{patch.id} takes it"))
     if patch.evidence:

@@ -266,7 +266,7 @@ def test_what_waits_is_only_listed(tmp_path: Path) -> None:
     [
         (["none"], "is not a folder: name the OVERLAY_LEDGER_DIR"),
         (["none", "-o", "r.html"], "is not a folder: name the OVERLAY_LEDGER_DIR"),
-        ([".", "-o", "r.html"], "no process has left a ledger"),
+        ([".", "-o", "r.html"], "no readable ledger in ."),
         (["-o", "no/r.html"], "the report cannot be written"),
         (["-o", "r.html"], "pip install jinja2"),
         ([], "name a file for the page"),
