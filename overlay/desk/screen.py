@@ -143,7 +143,8 @@ def screen(item: Cockpit) -> str:
     lines += ["", *_refused(item.refused), *_patches(item.patches, item.stack, armed=item.armed)]
     present = len(item.mended) + len(item.left)
     count = f"{present} known defect{'s' * (present != 1)} here"
-    text = f"{count}, {len(item.mended)} patched, {len(item.left)} not patched"
+    patched = "patched" if item.armed else "would be patched"
+    text = f"{count}, {len(item.mended)} {patched}, {len(item.left)} not"
     lines.append(wrap(f"{text}: {_some(item.left)} (`overlay audit`)" if item.left else text))
     if item.unknown:
         lines.append(wrap(f"not known for this source: {_some(item.unknown)}"))
