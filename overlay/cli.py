@@ -139,7 +139,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
 
         add_proof(proof)
     add("schema", _schema, "print the JSON schema of what the commands print with --json")
-    text = "show which patches the ranks of a job had, or write that, or an audit, as one HTML page"
+    text = "show which patches the ranks of a job had; -o writes that, or an audit, as a page"
     report = add("report", _report, text)
     what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
     report.add_argument("job", nargs="?", metavar="DIR", help=what)

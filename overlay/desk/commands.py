@@ -105,7 +105,7 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     audit = make_audit(engine, plan, tree)
     lines = [tables.plan(plan)]
     if audit.findings:
-        lines.append(text.wrap(f"known defects: {audit.count()}: `overlay audit` names them"))
+        lines.append(text.wrap(f"known defects: {audit.count()} (see `overlay audit`)"))
     show(arguments, audit.to_dict(), lambda: "\n".join(lines))
     _remark(tree, [engine.known()[name] for name in plan.selection])
     if arguments.site and {one.verdict for one in plan.verdicts} - {"not-selected"} == {"not-installed"}:

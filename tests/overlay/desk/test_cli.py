@@ -114,7 +114,7 @@ def test_audit_takes_a_path_and_plan_counts_the_defects(site: str) -> None:
     assert states["verl.budget-exceeded"] == "unknown-source"
     verdicts = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
     assert verdicts["verl.strict-token-budget"] == "unknown-source"
-    assert "`overlay audit` names them" in " ".join(overlay("plan", "--site", site).stdout.split())
+    assert "(see `overlay audit`)" in " ".join(overlay("plan", "--site", site).stdout.split())
     planned = read("plan", "--site", site, code=1)
     assert planned["defects"] == read("audit", "--patches", "all", site, code=1)["defects"]
 
