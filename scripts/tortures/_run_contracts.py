@@ -4,8 +4,9 @@
 
     python _run_contracts.py SEED < JOBS
 
-A job is a line of JSON, `[patch, module, text]`; without a module nothing is changed. `alone` can follow, for
-the defect on upstream without the patch. It prints a line of JSON for each, `[outcome, what was said]`.
+A job is a line of JSON, `[patch, module, text]`; without a module nothing is changed. Two more can follow:
+`alone`, for the defect on upstream without the patch, or `strictly`, as a row of the table asks; and a table
+that is added. It prints a line of JSON for each, `[outcome, what was said]`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import contract_runs
 from contract_runs import defect_of, forked, import_before
 
-from overlay.desk.prove.contract import CRASHED, HOLDS, NO_END, RAISES, WRONG
+from overlay.desk.prove.contract import CRASHED, HOLDS, NO_END, RAISES, STRICTLY, WRONG
 from overlay.model.settings import ALONE, PROVE
 from overlay.source.registry import contract_of, load_patches
 
@@ -112,8 +113,8 @@ def run(job: list[str], seed: str) -> str:
     """Return what one contract says in this process, which is not fit for another afterwards."""
     from tortures._on_disk import on_disk
 
-    patch, module, text, how = (*job, "")[:4]
-    os.environ[PROVE] = how
+    patch, module, text, how, trust = (*job, "", "")[:5]
+    os.environ.update({PROVE: ALONE if how == ALONE else "", "OVERLAY_TRUST": trust})
     contract = CONTRACTS[patch]
     changed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if module and contract.starts:
@@ -121,7 +122,9 @@ def run(job: list[str], seed: str) -> str:
     elif module:
         sys.meta_path.insert(0, _Finder(module, text))
     with changed:
-        return (defect_of(patch) if how == ALONE else contract.check)(seed)
+        if how == ALONE:
+            return defect_of(patch)(seed)
+        return contract.strictly(seed) if how == STRICTLY else contract.check(seed)
 
 
 def outcome(job: list[str], seed: str) -> tuple[str, str]:
