@@ -90,7 +90,8 @@ def checkup(item: Checkup) -> str:
     for check in item.checks:
         first = f"{check.name:<14}{check.answer:<3}  "
         lines.append(text.wrap(check.found, " " * 19, first=first))
-    lines += ["", "what to do:" if not item.armed else "next:"]
+    each = " all of these" * (len(item.todo) > 1)
+    lines += ["", f"what to do:{each}" if not item.armed else "next:"]
     lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
     return "\n".join(lines)
 

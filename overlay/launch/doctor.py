@@ -174,5 +174,5 @@ def _ray(projects: tuple[Installed, ...], wrong: list[Check]) -> Check:
         return _check(name, NONE, "Ray is not installed" if projects else "not looked for")
     if wrong:
         return _check(name, NO, f"the driver would not be patched (see {wrong[0].name})")
-    found = f"Ray {ray.version}: an enabled driver arms them; each node needs overlay in its Python"
+    found = f"Ray {ray.version}: an enabled driver has them patched; each node needs overlay in its Python"
     return _check(name, YES, found)
