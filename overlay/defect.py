@@ -62,7 +62,7 @@ class Defect(Record):
     summary: str
     #: One of `HARMS`.
     harm: str
-    #: The settings under which a job meets it, in words; empty for those of the patch that mends it.
+    #: The settings under which a job hits it, in words; empty for those of the patch that fixes it.
     met: str = ""
     #: The same for a machine: it is met if all conditions of one alternative are. None at all: by every job.
     when: tuple[tuple[Condition, ...], ...] = ()

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 #: What settings can say of a defect.
 ANSWERS = {
-    "met": "met by these settings",
+    "met": "hit by these settings",
     "untold": "cannot be told from these settings",
-    "not-met": "not met by these settings",
+    "not-met": "not hit by these settings",
 }
 
 
@@ -83,7 +83,7 @@ def answer(
 
     first = [one(condition) for condition in assumed]
     if not defect.when:
-        return _all([*first, Answer(word="met", why="by every job")])
+        return _all([*first, Answer(word="met", why="every job hits it")])
     return _any([_all([*first, *map(one, way)]) for way in defect.when])
 
 

@@ -1,4 +1,4 @@
-"""What is known to be wrong in Megatron-Core: first what a patch mends, then what none does."""
+"""What is known to be wrong in Megatron-Core: first what a patch fixes, then what none does."""
 
 from overlay.compat.projects import MEGATRON
 from overlay.defect import above, among, before, beyond, given, other, switched
@@ -59,7 +59,7 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.mla-norm-repeated",
-        summary="The gradient norm, and so clipping, counts undivided projections of multi-latent "
+        summary="The gradient norm, and so clipping, counts replicated projections of multi-latent "
         "attention TP times.",
         met="Multi-latent attention with tensor parallelism on Transformer Engine.",
         when=all_of(_TP, switched("multi_latent_attention")),
@@ -468,7 +468,7 @@ DEFECTS = (
         ),
         sites=("megatron.core.pipeline_parallel.schedules:forward_step",),
         upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#1764"),
-        way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp mends it",
+        way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp fixes it",
         tried="tests/real/test_advice.py::test_a_loss_per_token_is_right_in_0_13",
     ),
     _silent(
@@ -559,7 +559,7 @@ DEFECTS = (
             "megatron.core.optimizer.cpu_offloading.hybrid_optimizer:HybridDeviceOptimizer.__init__",
         ),
         shown="read",
-        way_out="have no weight in float32",
+        way_out="keep no weights in float32",
     ),
     _silent(
         id="megatron.mxfp8-offsets-unaligned",

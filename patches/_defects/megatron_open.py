@@ -1,4 +1,4 @@
-"""What is known to be wrong in Megatron-Core and that no patch mends: the latest."""
+"""What is known to be wrong in Megatron-Core and that no patch fixes: the latest."""
 
 from __future__ import annotations
 

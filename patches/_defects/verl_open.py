@@ -1,4 +1,4 @@
-"""What is known to be wrong in verl and that no patch mends."""
+"""What is known to be wrong in verl and that no patch fixes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ DEFECTS = (
         met="distillation.enabled=True, and a micro-batch whose tokens are all masked.",
         when=all_of(switched("distillation.enabled"), beyond("a micro-batch has no token that counts")),
         sites=(_RANGE,),
-        way_out="drop samples without a token that counts",
+        way_out="drop samples that are fully masked",
         tried="tests/real/test_advice.py::test_a_distillation_of_one_token_is_measured",
     ),
     _silent(

@@ -1,4 +1,4 @@
-"""The records of known defects are of one form, and each patch mends at least one."""
+"""The records of known defects are of one form, and each patch fixes at least one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS = _support_print.rows()
 NAMES = {MEGATRON: "megatron", MILES: "miles", SLIME: "slime", VERL: "verl"}
 
 
-#: What a setting of overlay's own asks for mends nothing, nor does what looks for defects.
+#: What a setting of overlay's own asks for fixes nothing, nor does what looks for defects.
 MENDING = sorted(name for name, patch in PATCHES.items() if not name.endswith((".metrics", ".known-defects")))
 
 

@@ -157,7 +157,7 @@ def answer(defect: Defect, settings: Settings, version: str = "") -> Answer:
     """Return what the settings say of a defect in a release."""
     project = defect.project.name
     if project not in settings.dialect.projects:
-        return Answer(word="untold", why=f"{settings.file} has the settings of {settings.dialect.name}")
+        return Answer(word="untold", why=f"{settings.file} is read as {settings.dialect.name}")
     return conditions.answer(
         defect,
         lambda one: settings.look_up(one.key),

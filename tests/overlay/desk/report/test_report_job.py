@@ -259,7 +259,7 @@ def test_what_waits_is_only_listed(tmp_path: Path) -> None:
     [
         (["none"], "is not a folder: name the OVERLAY_LEDGER_DIR"),
         (["none", "-o", "r.html"], "is not a folder: name the OVERLAY_LEDGER_DIR"),
-        ([".", "-o", "r.html"], "no process has left a ledger"),
+        ([".", "-o", "r.html"], "no readable ledger in ."),
         (["-o", "no/r.html"], "the report cannot be written"),
         (["-o", "r.html"], "pip install jinja2"),
         ([], "name a file for the page"),
@@ -293,9 +293,9 @@ def test_what_the_job_meets_comes_first_and_what_is_not_fixed_before_what_is(tmp
     found = read(tmp_path, made.status(site, met=told), made.status(site, met=[]))
     assert [one["defect"] for one in found.to_dict()["met"]] == ["a.wrong", "a.slow", "a.fixed"]
     said = headline({}, found).text
-    assert said.startswith("2 known defects are met by this job and not fixed, 1 of them silent.")
+    assert said.startswith("2 known defects are not patched in this job, 1 of them silent.")
     table = found.table()
     assert "  a.wrong (silent-wrong): x is on -> set y\n" in table
-    assert "  fixed here: a.fixed\n" in table
+    assert "  patched here: a.fixed\n" in table
     html, _ = page.render({}, found, [])
     assert html.index("a.wrong") < html.index("a.slow") < html.index("a.fixed")
