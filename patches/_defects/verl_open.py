@@ -194,6 +194,7 @@ DEFECTS = (
         ),
         sites=(_SAMPLE,),
         upstream=("verl-project/verl#7457",),
+        shown="tests/real/test_verl_left.py::test_multi_turn_sft_tells_no_model_which_tokens_are_of_images",
     ),
     _silent(
         id="verl.fused-entropy-underflow",

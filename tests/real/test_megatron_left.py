@@ -58,7 +58,8 @@ def found(seed):
             errors.append(parts.relative_error(router.weight.grad, gradient(router.weight, right)))
     return errors
 
-print(json.dumps(dict(zip(("packed, each", "packed, pack", "batch, each", "batch, pack"), found(sys.argv[1])))))
+names = ("packed, each", "packed, pack", "batch, each", "batch, pack")
+print(json.dumps(dict(zip(names, found(sys.argv[1])))))
 """
 
 
@@ -132,3 +133,43 @@ def test_an_offloaded_optimizer_refuses_weights_in_float32(said: Callable[[str],
     found = said(FLOAT32)
     assert "can't optimize a non-leaf Tensor" in found["True"]
     assert found["False"] == ""
+
+
+ROLLED = """
+import json
+from overlay.compat.contracts.forked import wrong_on_ranks
+
+def look():
+    import torch
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from megatron.core.transformer.multi_token_prediction import roll_tensor
+    from overlay.compat import megatron_on_cpu
+    megatron_on_cpu.start_megatron(context_parallel_size=2)
+    group, rank = parallel_state.get_context_parallel_group(), dist.get_rank()
+    part = torch.arange(8.0)[None] + 100 * rank
+    right, _ = roll_tensor(part.clone(), cp_group=group)
+    # Somebody else's message between the two, which has been sent and not been received.
+    other = torch.full((1,), -1.0)
+    sent = dist.isend(other, dst=0) if rank else None
+    found, _ = roll_tensor(part.clone(), cp_group=group)
+    if rank:
+        sent.wait()
+    else:
+        dist.recv(other, src=1)
+        yield json.dumps({"right": right.tolist(), "found": found.tolist(), "other": other.tolist()})
+
+if __name__ == "__main__":
+    print(wrong_on_ranks(look, "megatron.core.transformer.multi_token_prediction"))
+"""
+
+
+@pytest.mark.parametrize("version", ["0.19.0"])
+def test_the_tokens_to_predict_further_are_sent_among_other_messages(
+    said: Callable[[str], dict[str, Any]],
+) -> None:
+    """They are received in the order of all messages between two ranks, so each may wait for another."""
+    found = said(ROLLED)
+    assert -1.0 not in found["right"][0]
+    assert -1.0 in found["found"][0]
+    assert found["other"] != [-1.0]

@@ -25,3 +25,33 @@ def test_verl_0_9_0_leaves_marks_to_the_next_transfer(
     version: str, said: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> None:
     assert findings(listed(f"verl=={version}"), PROGRAM, SEED)["said"] == said, SEED
+
+
+TOLD = """
+import json
+from unittest.mock import MagicMock
+from overlay.compat.verl_imports import stand_in
+stand_in()
+import torch
+from verl.utils.dataset import multiturn_sft_dataset as module
+
+def message(**_):
+    ids = torch.arange(3)
+    images = {"mm_token_type_ids": torch.tensor([[0, 1, 0]]), "pixel_values": torch.ones(2, 4)}
+    return ids, torch.ones(3), torch.ones(3), images
+
+data = object.__new__(module.MultiTurnSFTDataset)
+vars(data).update(
+    dataframe=MagicMock(), tools=None, enable_thinking=None, enable_thinking_default=None, processor=None,
+    tokenizer=MagicMock(), pad_mode=module.DatasetPadMode.NO_PADDING, max_length=99, truncation="error",
+    _build_messages=lambda _row: [{}, {}], _process_single_message=message, sanity_check=lambda *_: None,
+)
+print(json.dumps({"keys": sorted(data[0]["multi_modal_inputs"])}))
+"""
+
+
+@pytest.mark.parametrize("version", ["0.9.1"])
+def test_multi_turn_sft_tells_no_model_which_tokens_are_of_images(
+    version: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> None:
+    assert findings(listed(f"verl=={version}"), TOLD, SEED)["keys"] == ["pixel_values"]
