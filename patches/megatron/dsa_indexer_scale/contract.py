@@ -65,9 +65,9 @@ def _combined(config: Any) -> Any:
     from megatron.core.pipeline_parallel.utils import AbstractSchedulePlan
     from megatron.core.transformer.module import MegatronModule
 
-    torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = lambda *_: 0
+    torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = lambda *_: 0  # type: ignore[assignment]
 
-    class Plan(AbstractSchedulePlan):  # type: ignore[misc]
+    class Plan(AbstractSchedulePlan):
         event = torch.cuda.Event()
 
         def __init__(self, model: Any, batch: Any) -> None:
@@ -82,7 +82,7 @@ def _combined(config: Any) -> Any:
             forward.output = _forward(forward.model, forward.batch)
             return forward.output
 
-    class Chunk(GPTModel):  # type: ignore[misc]
+    class Chunk(GPTModel):
         def __init__(self) -> None:
             MegatronModule.__init__(self, config)
             self.model_type = ModelType.encoder_or_decoder
