@@ -592,6 +592,27 @@ def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]
     return {"changed": 1, "times": data * context}
 
 
+@counting("verl.multimodal-caches")
+def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]:
+    async def done(*_: object) -> None:
+        pass
+
+    said: list[str] = []
+    undo.setattr(log, "warning", said.append)
+    clear, updates = fix.make_clear_kv_cache(done, NO_MODULE), draw.randint(1, 5)
+    older = SimpleNamespace(reset_mm_cache=done)
+    newer = SimpleNamespace(**vars(older), reset_encoder_cache=done)
+    for engine, processor, node in ((newer, 1, 0), (older, 1, 0), (newer, None, 0), (newer, 1, 1)):
+        told = SimpleNamespace(
+            engine=engine, model_config=SimpleNamespace(processor=processor), node_rank=node
+        )
+        for _update in range(updates):
+            asyncio.run(clear(told))
+    # What cannot be cleared is told, and counts as nothing.
+    assert len(said) == updates
+    return {"changed": updates}
+
+
 @counting("verl.offload-shared-storage")
 def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
     # Of a device without memory: what counts is that it is not the CPU's, where nothing is ever freed.
