@@ -592,6 +592,21 @@ def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]
     return {"changed": 1, "times": data * context}
 
 
+@counting("slime.eval-settings")
+def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
+    asked: list[Any] = []
+    module = ModuleType("rollout")
+    # It is run over the names of its module, and others.
+    text = "async def run(args, rollout_id, data_set):\n    generate_and_rm(sampling_params={'top_p': 1})"
+    exec(text, vars(module))  # noqa: S102 -- it is written above
+    vars(module)["generate_and_rm"] = lambda **said: asked.append(said["sampling_params"])
+    run = fix.make_run(vars(module)["run"], module)
+    for stop in (["</a>"], None):
+        asyncio.run(run(SimpleNamespace(), 0, SimpleNamespace(stop=stop)))
+    assert asked == [{"top_p": 1, "stop": ["</a>"]}, {"top_p": 1}]
+    return {"calls": 2, "changed": 1}
+
+
 @counting("verl.multimodal-caches")
 def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]:
     async def done(*_: object) -> None:
