@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from overlay.patch import Project
 
     #: What the settings of a job say of a defect.
-    Condition = Union["Setting", "Beyond"]  # noqa: UP007 -- they are strings
+    Condition = Union["Setting", "Before", "Beyond"]  # noqa: UP007 -- they are strings
 
 #: What a defect does to a job, the worst first: that which nobody notices.
 HARMS: dict[str, str] = {
@@ -40,6 +40,12 @@ class Setting(Record):
     other: tuple[object, ...] = ()
 
 
+class Before(Record):
+    """A condition that releases before one bring, and no setting: the defect is wider there."""
+
+    version: str
+
+
 class Beyond(Record):
     """Something that a defect takes to be met and that no setting tells, as a clause: "a tool is called"."""
 
@@ -56,12 +62,12 @@ class Defect(Record):
     summary: str
     #: One of `HARMS`.
     harm: str
-    #: The settings under which a job meets it, in words; empty for those of the patch that mends it.
+    #: The settings under which a job hits it, in words; empty for those of the patch that fixes it.
     met: str = ""
     #: The same for a machine: it is met if all conditions of one alternative are. None at all: by every job.
     when: tuple[tuple[Condition, ...], ...] = ()
     #: The sites by which sources that have it are told from others; the table of the project says which those
-    #: are. Empty for a defect that a source has where the patch that mends it applies.
+    #: are. Empty for a defect that a source has where the patch that fixes it applies.
     sites: tuple[str, ...] = ()
     #: Of the variants of the patch, the names of those that have this defect; empty for all that apply.
     only: tuple[str, ...] = ()
@@ -72,9 +78,9 @@ class Defect(Record):
     #: The test that measures it (a pytest node id), or `read`: in the source, and no run has shown it. Empty
     #: for the contract of the patch, which upstream alone breaks, and without a patch for `read`.
     shown: str = ""
-    #: The id of the patch that mends it, empty while there is none.
+    #: The id of the patch that fixes it, empty while there is none.
     patch: str = ""
-    #: What to do where no patch mends it: a setting to avoid, something to use in its place. Empty if nothing
+    #: What to do where no patch fixes it: a setting to avoid, something to use in its place. Empty if nothing
     #: that is known helps.
     way_out: str = ""
     #: The test that does what `way_out` says and sees what is right, or upstream refuse, on each release
@@ -140,6 +146,11 @@ def switched(key: str) -> Setting:
 def given(key: str) -> Setting:
     """Return the condition that a setting has a value, whatever it is."""
     return Setting(key=key, other=(None, False))
+
+
+def before(version: str) -> Before:
+    """Return the condition that the release comes before another one."""
+    return Before(version=version)
 
 
 def beyond(what: str) -> Beyond:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import os
 import re
 import statistics
-import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from command_line import python
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {"overlay": ROOT / "overlay", "overlay.compat": ROOT / "compat", "overlay.patches": ROOT / "patches"}
@@ -75,7 +70,7 @@ def test_the_engine_names_no_upstream() -> None:
                 if (path.name, node.value) == ("effect.py", "torch"):
                     continue  # asked, where it is there already, whether it is compiling what counts
                 words = re.findall(r"[a-z]+", node.value.lower())
-                said = "Version-gated runtime patches"  # the description of the whole package may name them
+                said = "Patches for known defects in"  # the description of the whole package may name them
                 assert said in node.value or not any(name in words for name in UPSTREAMS[:4]), (
                     path,
                     node.value,
@@ -109,14 +104,6 @@ def test_files_stay_small() -> None:
     assert {path: length for path, length in lengths.items() if length > 600} == {}
 
 
-def run(code: str) -> str:
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, env=environ
-    )
-    return done.stdout
-
-
 #: Starting as a variable does it, which waits for an upstream, and enabling now, which loads the patches:
 #: some of them need modules that are slow.
 STARTS = {
@@ -128,7 +115,7 @@ STARTS = {
 @pytest.mark.parametrize("start", STARTS)
 def test_a_start_imports_neither_an_upstream_nor_what_is_slow(start: str) -> None:
     code = f"import sys; old = set(sys.modules); {start}; print(*set(sys.modules) - old)"
-    loaded = {name.partition(".")[0] for name in run(code).split()}
+    names = python("-c", code).stdout.split()
     slow = {
         "wrapt",
         "packaging",
@@ -140,14 +127,16 @@ def test_a_start_imports_neither_an_upstream_nor_what_is_slow(start: str) -> Non
         "importlib_metadata",
         "re",
     }
-    before = {name.partition(".")[0] for name in run("import sys; print(*sys.modules)").split()}
-    assert not [name for name in run(code).split() if name.startswith("overlay.desk")]
-    assert loaded & {*UPSTREAMS, *slow} - before - {*STARTS[start]} == set()
+    before = python("-c", "import sys; print(*sys.modules)").stdout.split()
+    assert not [name for name in names if name.startswith("overlay.desk")]
+    loaded = {name.partition(".")[0] for name in names} - {*before}
+    assert loaded & {*UPSTREAMS, *slow} - {*STARTS[start]} == set()
 
 
 def test_a_plan_imports_no_upstream() -> None:
-    code = "import sys, overlay; overlay.plan(); print(*sys.modules)"
-    assert {name.partition(".")[0] for name in run(code).split()} & set(UPSTREAMS) == set()
+    loaded = python("-c", "import sys, overlay; overlay.plan(); print(*sys.modules)").stdout.split()
+    assert {name.partition(".")[0] for name in loaded} & set(UPSTREAMS) == set()
+    assert loaded
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:

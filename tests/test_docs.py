@@ -6,7 +6,6 @@ import ast
 import contextlib
 import importlib
 import io
-import os
 import re
 import shlex
 import shutil
@@ -16,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from command_line import clean
 
 from environment import door
 from overlay import cli
@@ -36,8 +36,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=clean, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=clean(), check=False)
 
 
 @pytest.mark.parametrize("snippet", blocks("python"))
@@ -48,7 +47,7 @@ def test_python_of_the_readme_runs(snippet: str) -> None:
 
 @pytest.mark.parametrize("line", [line for block in blocks("console") for line in block.splitlines()])
 def test_commands_of_the_readme_run(line: str) -> None:
-    _, program, *arguments = shlex.split(line)
+    _, program, *arguments = shlex.split(line, comments=True)
     assert program == "overlay"
     done = run(sys.executable, "-m", "overlay", *arguments)
     assert done.returncode == 0, done.stderr
@@ -217,7 +216,6 @@ def quoted() -> list[str]:
     ("page", "command"),
     [
         ("audit", "./scripts/demo audit"),
-        ("prove", "./scripts/torture trusted --recorded"),
         ("results", "./scripts/demo log"),
         ("support", "./scripts/matrix tested --recorded"),
         ("trust", "./scripts/torture mutants --recorded"),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from repetitions import LEFT, pytest_runtest_setup
 
-TESTS_HERE = Path(__file__).parent
 WHOLE = pytest.mark.nightly("others stand for it").mark
 OF_WORLD = pytest.mark.nightly("others stand for it", world=(8, "x")).mark
 OF_RELEASE = pytest.mark.nightly("others stand for it", release=("0.1",)).mark
@@ -38,13 +36,3 @@ def test_what_says_so_is_left_out_by_day_alone(
             pytest_runtest_setup(item)
     else:
         pytest_runtest_setup(item)
-
-
-def test_wherever_something_is_left_to_the_nightly_run_it_is_left() -> None:
-    """The mark means something below a `conftest.py` alone that takes the hook in."""
-    hooked = {
-        path.parent for path in TESTS_HERE.rglob("conftest.py") if "pytest_runtest_setup" in path.read_text()
-    }
-    marked = [path for path in TESTS_HERE.glob("*/**/test_*.py") if "mark.nightly(" in path.read_text()]
-    assert len(marked) > 15
-    assert [path for path in marked if not hooked & set(path.parents)] == []

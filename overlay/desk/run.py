@@ -126,27 +126,37 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
 
     path = environ.get("PATH")
     known, checked = interpreter_of(words, path), False
+    unpatched: dict[str, str] = {}
     for interpreter in [known] if known else on_path(path):  # a script may start `python` or `python3`
         try:
             answer = ask(interpreter, environ)
         except OSError as error:
-            say(f"{interpreter.path} cannot be asked whether it would be patched: {error}")
+            reason = f"{interpreter.path} cannot be asked whether it would be: {error}"
             if known:
+                say(f"the command was not started: {reason}")
                 return EXIT_NO_COMMAND
+            unpatched[os.path.basename(interpreter.path)] = reason
             continue
         if not checked and (known is None or not answer.other):
             _check(environ)
             checked = True
-        reason = refusal(interpreter, answer)
-        if reason and known is None:
-            name = os.path.basename(interpreter.path)
-            say(f"{words[0]} may start any Python, and `{name}` on the PATH would not be patched: {reason}")
-        elif reason:
+        if reason := refusal(interpreter, answer):
+            if known is None:
+                unpatched[os.path.basename(interpreter.path)] = reason
+                continue
             say(f"the command was not started, because its Python would not be patched: {reason}")
             return EXIT_USAGE if answer.said else EXIT_LOUD
     if known is None and not checked:  # no Python is on this PATH, and the script may set another
         _check(environ)
-    return 0
+    if not unpatched:
+        return 0
+    names, reason = " and ".join(f"`{name}`" for name in unpatched), next(iter(unpatched.values()))
+    what = f"{words[0]} can start any Python, and {names} on the PATH would not be patched: {reason}"
+    if not (settings.strict(environ=environ) or settings.pin(environ)):
+        say(what)
+        return 0
+    say(f"the command was not started, as the job is strict or pinned: {what}")
+    return EXIT_LOUD
 
 
 def _check(environ: dict[str, str]) -> None:

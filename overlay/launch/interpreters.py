@@ -195,8 +195,8 @@ def refusal(interpreter: Interpreter, answer: Answer) -> str:
         return f"{shown} reads no start-up files: leave out -S"
     if answer.other:
         return (
-            f"{interpreter.path} is another Python, and starts no overlay: install overlay there as well, or "
-            f"start the job with this one, `overlay run {sys.executable} ...`"
+            f"{interpreter.path} is a different Python, without overlay: install overlay there as well, or "
+            f"have the job start {sys.executable}, as with its folder first on the PATH"
         )
     if interpreter.behind:
         return f"{shown} does not get the variables OVERLAY...: leave out env"

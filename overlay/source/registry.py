@@ -122,21 +122,12 @@ def _added() -> list[Row]:
     try:
         rows = read(path)
     except OverlayError as error:
-        raise TrustError(f"OVERLAY_TRUST: {error}; mend it, or unset OVERLAY_TRUST") from error
+        raise TrustError(f"OVERLAY_TRUST: {error}; correct it, or unset OVERLAY_TRUST") from error
     here = {row.patch: of_module(_modules[row.patch]) for row in rows if row.patch in _modules}
     for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
         log.warning(f"OVERLAY_TRUST: ignored the rows of {patch} in {path}, which are for other code of it")
     # What is known of a defect rests on no code of ours.
     return [row for row in rows if here.get(row.patch, "") == row.code]
-
-
-def mutants(patch: str) -> dict[str, int] | None:
-    """Return on how many changed sources the contract of a patch was tried, and how many it let pass."""
-    import json
-
-    data = _beside(_place(patch))[1]
-    found: dict[str, int] | None = None if data is None else json.loads(data)["mutants"].get(patch)
-    return found
 
 
 def _place(patch: str) -> str:

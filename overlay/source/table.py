@@ -2,12 +2,11 @@
 
 A table is a JSON file. The patches of one project have theirs beside them, `tested.json`. `OVERLAY_TRUST`
 names another one: a newer table, or what `overlay prove --write` found here. What is read later wins. A table
-has three parts:
+has two parts:
 
 - `sources`: what was looked at, by its name (a line of the list of releases): `is`, the parts of an image or
   the commit of a head; `versions`, by project; `date`, of the first look.
 - `rows`, one a line: see `Row`.
-- `mutants`: by patch, on how many changed sources its contract was tried, and how many of them it let pass.
 
 A row decides on a source in one of two ways:
 
@@ -49,8 +48,8 @@ _CALLS = "calls "
 #: What a row rests on, and how that is said.
 SHOWN = {
     "passed": "its contract passes with the patch",
-    "alone": "upstream alone keeps the contract",
-    "absent": "nothing that the patch replaces is there",
+    "alone": "upstream does not have the defect",
+    "absent": "this source has nothing that the patch replaces",
     "read": "somebody has read the source",
 }
 
@@ -184,7 +183,7 @@ class Table:
     def first_without(self, patch: str, project: str, only: tuple[str, ...] = ()) -> str | None:
         """Return the first release free of what a patch, or a defect, is about, `None` if none is known.
 
-        With `only`, of what those variants alone mend.
+        With `only`, of what those variants alone fix.
         """
         has: set[Version] = set()
         free: set[Version] = set()

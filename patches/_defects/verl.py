@@ -1,4 +1,4 @@
-"""What is known to be wrong in verl and mended by a patch."""
+"""What is known to be wrong in verl and fixed by a patch."""
 
 from __future__ import annotations
 

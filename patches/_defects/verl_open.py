@@ -1,4 +1,4 @@
-"""What is known to be wrong in verl and that no patch mends."""
+"""What is known to be wrong in verl and that no patch fixes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ DEFECTS = (
         met="distillation.enabled=True, and a micro-batch whose tokens are all masked.",
         when=all_of(switched("distillation.enabled"), beyond("a micro-batch has no token that counts")),
         sites=(_RANGE,),
-        way_out="drop samples without a token that counts",
+        way_out="drop samples that are fully masked",
         tried="tests/real/test_advice.py::test_a_distillation_of_one_token_is_measured",
     ),
     _silent(
@@ -160,6 +160,7 @@ DEFECTS = (
         when=all_of(switched("async_save"), beyond("it is SFT on Megatron")),
         sites=(_SAVE,),
         upstream=("verl-project/verl#7363",),
+        shown="tests/real/test_verl_left.py::test_the_last_checkpoint_of_sft_waits_for_somebody_to_finish_it",
         way_out="checkpoint.async_save=False",
     ),
     _silent(
@@ -212,6 +213,7 @@ DEFECTS = (
         ),
         sites=(_SAMPLE,),
         upstream=("verl-project/verl#7457",),
+        shown="tests/real/test_verl_left.py::test_multi_turn_sft_tells_no_model_which_tokens_are_of_images",
     ),
     _silent(
         id="verl.fused-entropy-underflow",

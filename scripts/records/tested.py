@@ -112,7 +112,7 @@ def run(source: Source, jobs: Sequence[tuple[str, str, Sequence[Row]]]) -> list[
         given = []
         for number, (patch, how, rows) in enumerate(jobs):
             path = Path(folder, f"{number}.json")
-            path.write_text(text_of({}, rows, {}))
+            path.write_text(text_of({}, rows))
             given.append((patch, "", "", how, str(path) if rows else ""))
         try:
             found = outcomes([source.folder], given, SEED) if given else []
@@ -434,7 +434,7 @@ class _Writer:
             sources = {
                 name: old.sources.get(name) or self._source(name) for name in self._order if name in named
             }
-            text = text_of(sources, new, old.mutants)
+            text = text_of(sources, new)
             differs = not file_of(project).exists() or file_of(project).read_text(encoding="utf-8") != text
             if differs and self._options.write:
                 file_of(project).write_text(text, encoding="utf-8")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from simulated_ranks import Store, compare
@@ -12,9 +13,6 @@ from overlay.errors import AgreementError, OverlayError
 from overlay.ledger import PatchStatus
 from overlay.records import agreement
 from overlay.records.agreement import Account, Statement
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 MANY = 256
 FACTS = {"overlay": "1", "strict": "no", "a.b": "in force", "a.b source of up.core:f": "d" * 64}

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from command_line import python
 
 from overlay.compat.contracts.rank_cases import RankCases, within
 from overlay.compat.ranks import findings
 from overlay.model.settings import ALONE, PROVE
 from overlay.source.registry import PACK
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEVER_REACHED = """
 from overlay.testing import with_patches
@@ -46,28 +42,20 @@ print(wrong_on_ranks(lambda: look(dies=True)))
 """
 
 
-def run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True, text=True, timeout=120, check=False, env={**clean, **environ},
-    )  # fmt: skip
-
-
 def test_a_patch_that_is_never_reached_proves_nothing() -> None:
     pytest.importorskip("megatron.core")
-    done = run(NEVER_REACHED)
+    done = python("-W", "ignore", "-c", NEVER_REACHED)
     assert done.returncode == 1
     assert "PatchError: megatron.recompute is waiting" in done.stderr
 
 
 def test_on_upstream_alone_nothing_has_to_be_reached() -> None:
-    assert run(NEVER_REACHED, **{PROVE: ALONE}).stdout == "found: 17\n"
+    assert python("-W", "ignore", "-c", NEVER_REACHED, **{PROVE: ALONE}).stdout == "found: 17\n"
 
 
 def test_what_one_forked_rank_finds_is_found() -> None:
     pytest.importorskip("torch")
-    assert run(ON_RANKS).stdout.splitlines() == [
+    assert python("-W", "ignore", "-c", ON_RANKS).stdout.splitlines() == [
         "of 3 ranks; the second",
         "True",
         "1 of 2 ranks ended well",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from command_line import clean
 
 PRELOADED = """
 import os
@@ -52,12 +49,11 @@ def test_one_rank_dies():
 def ranks(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     (folder / "preloaded.py").write_text(PRELOADED)
     (folder / "test_ranks.py").write_text(TESTS)
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
     # Each rank would import them for itself, and none of them does anything here.
-    clean["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "overlay.compat.forked_ranks", *arguments],
-        cwd=folder, env={**clean, **environ}, capture_output=True, text=True, timeout=120, check=False,
+        cwd=folder, env=clean(**environ), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 

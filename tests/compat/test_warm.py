@@ -7,17 +7,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import warm_server
+from command_line import python
 
 from overlay.compat.ranks import warm
 from overlay.compat.ranks.warm import Program
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 SAYS = "__import__('sys').stderr.write('late')"
 FOLDER = str(Path(warm_server.__file__).parent)
@@ -135,10 +133,6 @@ def test_what_is_imported_before_is_nobodys_that_is_patched() -> None:
         "    with contextlib.suppress(ImportError): importlib.import_module(name)\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], env=clean, capture_output=True, text=True, check=True
-    )
-    found = set(done.stdout.split())
+    found = set(python("-W", "ignore", "-c", code).stdout.split())
     assert "torch" in found
     assert not ours & found

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from repetitions import pytest_runtest_setup
 
 from sources import fetch_release
-
-__all__ = ["folder_of", "megatron", "pytest_runtest_setup"]
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @functools.cache

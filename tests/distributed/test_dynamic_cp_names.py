@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from checks import SEED
 from rank_rows import answers, rows_of, run_once
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RELEASES = ("0.16.1", "0.17.1", "0.18.2", "0.19.2")
 

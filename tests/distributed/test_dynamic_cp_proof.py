@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from checks import RANKS, SEED
 from rank_rows import rows_of, run_once
 
 from tortures.proof import KINDS, RELEASES, TOLERANCE, worst_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORLD = 4
 

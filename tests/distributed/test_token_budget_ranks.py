@@ -1,6 +1,6 @@
-"""verl.strict-token-budget on real gloo ranks, in data parallel groups of 4 and of 2, against verl 0.9.1.
+"""verl.strict-token-budget on real gloo ranks, in data parallel groups of 4 and of 2.
 
-Each release runs once, on 4 ranks. What is drawn is the same for all of them.
+Each release runs once, on 4 ranks. `test_strict_token_budget` asks for numbers and words of errors.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from sources import fetch_release
 
 WORLD = 4
 CAP = 64
-#: Holds the bound itself.
-JUDGE = "0.9.1"
 #: Without groups, and where no `dp_group` means all ranks.
 UNGROUPED = "0.7.0"
 
@@ -90,28 +88,8 @@ def test_the_ranks_of_a_group_take_one_number_of_micro_batches_or_fail_with_one_
                 divided += 1
                 assert_divided(name, rank)
     assert divided >= 60
-
-
-@pytest.mark.parametrize(
-    ("case", "words"),
-    [
-        ("too long on one rank", "a sample of 65 tokens"),
-        ("too long on the last", "a sample of 66 tokens"),
-        ("no multiple", "6 micro-batches are needed"),
-        ("indivisible", "3 samples do not divide into groups of force_group_size=2"),
-    ],
-)
-def test_what_one_rank_cannot_do_is_an_error_on_all(version: str, case: str, words: str) -> None:
-    for rank in results(version)[f"{case}/0/all"]:
-        assert words in rank.get("message", words if version == UNGROUPED and "skipped" in rank else "")
-
-
-@pytest.mark.parametrize(
-    ("case", "count"),
-    [("the issue", 8), ("one sample each", 1), ("one sample on one rank", 1), ("one empty sample", 1)],
-)
-def test_ranks_with_little_to_do(version: str, case: str, count: int) -> None:
-    assert [len(rank["indices"]) for rank in results(version)[f"{case}/0/all"]] == [count] * WORLD
+    without = [rank["collectives"] for rank in results(version)["fresh/0/no group"]]
+    assert without == [int(version == UNGROUPED)] * WORLD
 
 
 def test_a_rank_with_the_patch_trains_along_with_ranks_without_it(version: str) -> None:
@@ -124,23 +102,3 @@ def test_a_rank_with_the_patch_trains_along_with_ranks_without_it(version: str) 
     first, *others = results(version)["half/too long"]
     assert "a sample of 65 tokens" in first["message"]
     assert [rank["error"][0] for rank in others] == ["AssertionError"] * (WORLD - 1)
-
-
-def test_without_a_group_the_ranks_agree_only_where_they_did(version: str) -> None:
-    ranks = results(version)["fresh/0/no group"]
-    assert [rank["collectives"] for rank in ranks] == [int(version == UNGROUPED)] * WORLD
-
-
-def test_there_are_as_many_micro_batches_as_with_the_judge_or_fewer(version: str) -> None:
-    ours, judged = results(version), results(JUDGE)
-    compared = 0
-    for name, _ in groups(version):
-        for mine, other in zip(ours[name], judged[name], strict=True):
-            if "indices" not in other:
-                continue
-            assert mine["lengths"] == other["lengths"]
-            assert len(mine["indices"]) <= len(other["indices"]), (SEED, name, mine, other)
-            if len(mine["indices"]) == len(other["indices"]):
-                assert mine["indices"] == other["indices"], (SEED, name)
-            compared += 1
-    assert compared >= 200

@@ -1,13 +1,10 @@
-"""What the tests of this folder leave to the nightly run, and the log that each of them begins with."""
+"""The log that each test of this folder begins with."""
 
 from __future__ import annotations
 
 import pytest
-from repetitions import pytest_runtest_setup
 
 from overlay import log
-
-__all__ = ["pytest_runtest_setup"]
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import random
+from collections.abc import Callable
 from importlib.util import find_spec
 from queue import Queue
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from checks import SEED
@@ -24,11 +25,8 @@ from overlay.source.registry import load_patches, module_of
 pytest.importorskip("torch")
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    #: Gets the functions of the patch, what is drawn from, and what undoes; returns what is to be counted.
-    By = Callable[[Any, random.Random, pytest.MonkeyPatch], dict[str, Any]]
+#: Gets the functions of the patch, what is drawn from, and what undoes; returns what is to be counted.
+By = Callable[[Any, random.Random, pytest.MonkeyPatch], dict[str, Any]]
 
 #: For a factory that reads nothing of its module.
 NO_MODULE: Any = None

@@ -1,4 +1,4 @@
-"""The records of known defects are of one form, and each patch mends at least one."""
+"""The records of known defects are of one form, and each patch fixes at least one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from packaging.version import Version
 
 from overlay.compat.projects import MEGATRON, MILES, SLIME, VERL
-from overlay.defect import HARMS, READ, Beyond, Defect, Setting
+from overlay.defect import HARMS, READ, Before, Beyond, Defect, Setting
 from overlay.desk.audit import settings_file
 from overlay.desk.audit.job_settings import answer, recognise
 from overlay.desk.audit.upstream_options import options
@@ -29,7 +29,7 @@ ROWS = _support_print.rows()
 NAMES = {MEGATRON: "megatron", MILES: "miles", SLIME: "slime", VERL: "verl"}
 
 
-#: What a setting of overlay's own asks for mends nothing, nor does what looks for defects.
+#: What a setting of overlay's own asks for fixes nothing, nor does what looks for defects.
 MENDING = sorted(name for name, patch in PATCHES.items() if not name.endswith((".metrics", ".known-defects")))
 
 
@@ -124,7 +124,7 @@ def test_conditions_name_settings_that_somebody_has(defect: Defect) -> None:
     for way in defect.when:
         assert way
         for one in way:
-            assert isinstance(one, (Setting, Beyond))
+            assert isinstance(one, (Setting, Before, Beyond))
             if isinstance(one, Setting):
                 assert (one.above is not None) + bool(one.among) + bool(one.other) == 1, one
                 stated = [one.key in dialect.defaults for dialect in dialects()]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from overlay.desk.lint import faults
-from overlay.patch import Absent, Calls, Target
+from overlay.patch import Absent, Calls, Patch, Target
 from overlay.source.registry import load_patches
-
-if TYPE_CHECKING:
-    from overlay.patch import Patch
 
 PATCHES = load_patches()
 GOOD = PATCHES["megatron.recompute"]

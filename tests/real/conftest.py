@@ -6,24 +6,19 @@ import json
 import os
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from checks import UPSTREAMS
-from repetitions import pytest_runtest_setup
 
 from overlay.compat.ranks.warm import Program
 from sources import releases
 from sources.git_sources import FetchError
 
-__all__ = ["pytest_runtest_setup"]
-
 #: Until a program is killed.
-SECONDS = 400
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+SECONDS = 800
 
 
 @pytest.fixture(scope="session")

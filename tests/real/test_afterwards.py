@@ -9,7 +9,9 @@ class, and brings upstream's defect back where the contract can be run again in 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from checks import SEED
@@ -17,10 +19,6 @@ from test_contracts import NAMES  # type: ignore[import-not-found]
 
 from overlay.source.registry import load_patches
 from records import _support_print
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.real
 

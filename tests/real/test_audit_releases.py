@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,7 @@ from overlay.runtime.engine import Engine
 from overlay.source.source import InstalledTree
 from records import _support_print
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Release = Callable[[str], Path]
+Release = Callable[[str], Path]
 
 pytestmark = pytest.mark.real
 

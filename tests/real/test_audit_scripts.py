@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from overlay.source.source import InstalledTree
 from records import scripts
 from records._script_runs import NoNamespaceError, command_lines
 from sources.git_sources import FetchError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.real
 

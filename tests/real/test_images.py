@@ -6,25 +6,23 @@ Each image lies in one folder (`scripts/sources/releases.py`), and no other upst
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from checks import UPSTREAMS
+from command_line import clean
 
 from overlay.source.registry import load_patches
 from overlay.verdict import LOUD
 from records import _support_print
 from sources import releases
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Folder = Callable[[str], Path]
+Folder = Callable[[str], Path]
 
 pytestmark = pytest.mark.real
 
@@ -69,11 +67,10 @@ class Imported:
     """What became of strict mode in the images, asked of one process in which each is a fork."""
 
     def __init__(self, bare: Path) -> None:
-        clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
-        clean |= {"PYTHONPATH": str(bare), "OVERLAY_LOG": "off", "OMP_NUM_THREADS": "1"}
+        environ = clean(PYTHONPATH=str(bare), OVERLAY_LOG="off", OMP_NUM_THREADS="1")
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-W", "ignore", str(UPSTREAMS / "image_check.py")],
-            env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
 
     def __call__(self, folder: Path, selection: str) -> dict[str, Any]:

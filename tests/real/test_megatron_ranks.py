@@ -5,7 +5,8 @@ More ranks than a contract asks, which cases upstream alone gets wrong, and what
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from checks import SEED, UPSTREAMS
@@ -14,10 +15,6 @@ from overlay.compat.ranks.findings import megatron_ranks
 from overlay.patches.megatron.grad_norm.contract import MARKED, UNMARKED
 from overlay.patches.megatron.grad_norm.contract import wrong as wrong_norms
 from overlay.patches.megatron.moe_aux_scale.contract import wrong as wrong_losses
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 

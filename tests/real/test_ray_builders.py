@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from command_line import python
 
 pytestmark = pytest.mark.real
 
@@ -76,12 +73,8 @@ print(json.dumps({"env_vars": add_default_ray_env_vars({"OWN": "yes"})}))
 
 def built(code: str, *path: Path, **environ: str) -> dict[str, Any]:
     """Run code with overlay armed and return the `runtime_env` that it prints."""
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
-    clean["PYTHONPATH"] = os.pathsep.join(map(str, path))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env={**clean, **environ}, capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+    environ["PYTHONPATH"] = os.pathsep.join(map(str, path))
+    done = python("-W", "ignore", "-c", code, seconds=180, **environ)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert lines, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(lines[-1])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
+from command_line import python
 
 pytestmark = pytest.mark.real
 
@@ -51,12 +49,5 @@ def test_verls_engines_leave_our_backward_in_place() -> None:
             pytest.skip(f"{distribution} is not installed")
         if distribution == "verl" and not installed.startswith(("0.8.", "0.9.")):
             pytest.skip(f"verl {installed} does not patch the recomputation")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "OVERLAY_PATCHES": "none"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = python("-c", PROGRAM, seconds=300, OVERLAY_PATCHES="none")
     assert done.stdout.splitlines()[-1:] == ["done"], done.stderr[-4000:]

@@ -6,17 +6,15 @@ a batch that the ranks do not divide, and a run that is resumed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from checks import SEED
 
 from overlay.patches.verl.sft_balance.contract import PROGRAM
 from overlay.patches.verl.sft_balance.contract.judge import RUNS, Steps, imbalance, more_even, samples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.real,

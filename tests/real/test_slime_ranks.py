@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from checks import SEED
 from slime_ranks import MILES, folder, on_ranks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["folder"]
 

@@ -7,21 +7,16 @@ is run on an older release only if that does something else alone, and no hang i
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from checks import SEED
 from slime_step import RIGHT, cases_of, run, unlike_claimed
-from slime_step_cases import CASES, NOT_SHOWN
+from slime_step_cases import CASES, NOT_SHOWN, Case
 
 from overlay.source.registry import load_patches
 from sources.slime_images import RELEASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from slime_step_cases import Case
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
@@ -42,10 +37,10 @@ def test_with_overlay_each_step_is_right_and_alone_it_comes_to_what_is_claimed(
 ) -> None:
     """Where it is right alone, micro-batches are the same."""
     image, cases = listed(f"slime image {release}"), asked(release)
-    ours = run(image, "overlay", cases, int(SEED))
+    ours = run(release, image, "overlay", cases, int(SEED))
     assert {name: row for name, row in ours.items() if row.verdict != RIGHT} == {}, SEED
     ending = [case for case in cases if not (os.environ.get("TESTS_ONCE") and "hangs" in case.alone[release])]
-    plain = run(image, "plain", ending, int(SEED))
+    plain = run(release, image, "plain", ending, int(SEED))
     assert unlike_claimed(release, plain, ours) == [], SEED
 
 

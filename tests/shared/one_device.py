@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from checks import RANKS
+from command_line import clean
 
 from overlay.compat.ranks.warm import Program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Relative, of what float32 leaves.
 TOLERANCE = 1e-6
@@ -25,8 +23,7 @@ def run(folder: Path, seed: str, device: str, ranks: int = 2, timeout: float = 2
         subprocess.TimeoutExpired: A rank did not end.
     """
     program, store = str(RANKS / "one_device_main.py"), str(folder / "store")
-    env = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
-    env |= {"OVERLAY_LOG": "off", "TORCHDYNAMO_DISABLE": "1"}
+    env = clean(OVERLAY_LOG="off", TORCHDYNAMO_DISABLE="1")
     started: list[Program] = []
     streams = [(folder / f"rank{rank}.out", folder / f"rank{rank}.err") for rank in range(ranks)]
     try:

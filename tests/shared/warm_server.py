@@ -28,11 +28,9 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
+from typing import Any
 
 #: Third parties of the upstreams, those that take longest: what is not installed is left out.
 BEFORE = (

@@ -1,35 +1,15 @@
-"""What the tests of this folder share: fake upstreams, and what those of the engine and of ranks have too."""
+"""Fixtures of the engine, and the upstream on which orders of steps are tried."""
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from fake_upstream import Upstream, forget
+from engine_fixtures import enabled, engines, own_heap, upstream, whole_heap
 from order_world import Subject, write_upstream
-from own_heap import own_heap, whole_heap
-from repetitions import pytest_runtest_setup
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-__all__ = ["own_heap", "pytest_runtest_setup", "subject", "upstream", "whole_heap"]
-
-
-@pytest.fixture
-def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
-    """Write the fake upstream, make it importable, and forget it afterwards."""
-    for name in [name for name in os.environ if name.startswith("OVERLAY_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    made = Upstream(tmp_path)
-    made.write()
-    yield made
-    forget()
+__all__ = ["enabled", "engines", "own_heap", "subject", "upstream", "whole_heap"]
 
 
 @pytest.fixture

@@ -11,16 +11,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fake_upstream import tables
 from forked import in_a_child
 from order_world import Subject, what_came, write_upstream
 
+from overlay.patch import Patch
 from overlay.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from overlay.patch import Patch
 
 
 def main(folder: Path) -> None:

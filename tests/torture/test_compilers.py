@@ -8,19 +8,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from checks import ENGINE
-from fake_upstream import tables
-
-from overlay.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from fake_upstream import Upstream
+from command_line import python
+from fake_upstream import Engines, Upstream
 
 pytest.importorskip("torch")
 
@@ -30,9 +23,7 @@ pytest.importorskip("torch")
 def test_real_sites() -> None:
     pytest.importorskip("megatron.core")
     pytest.importorskip("cloudpickle")
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    command = [sys.executable, "-W", "ignore", str(ENGINE / "compiler_sites.py"), "megatron.agreement"]
-    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300, check=False)
+    done = python("-W", "ignore", str(ENGINE / "compiler_sites.py"), "megatron.agreement", seconds=300)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["state"] == "applied"
     assert found["sites"]
@@ -71,20 +62,18 @@ def make_post_init(original: Any, module: Any) -> Any:
     return __post_init__
 
 
-def test_a_decorated_data_class_is_replaced_with_its_patched_methods(upstream: Upstream) -> None:
+def test_a_decorated_data_class_is_replaced_with_its_patched_methods(
+    upstream: Upstream, enabled: Engines
+) -> None:
     upstream.write(core=DATA)
     sites = {"fakeup.core:Batch.total": make_total, "fakeup.core:Batch.__post_init__": make_post_init}
-    patch = upstream.patch(sites)
-    engine = Engine(lambda: {patch.id: patch}, table=tables())
-    try:
-        engine.enable(strict=True)
-        core = upstream.load()
-        given = core.Batch(6, 2)
-        for made in (dataclasses.replace(given, tokens=8), copy.deepcopy(given), copy.copy(given)):
-            assert made.total() in (600, 800)
-            assert made.patched
-        assert dataclasses.replace(given, tokens=8).mean == 4
-    finally:
-        engine.disable()
+    engine = enabled(upstream.patch(sites), strict=True)
+    core = upstream.load()
+    given = core.Batch(6, 2)
+    for made in (dataclasses.replace(given, tokens=8), copy.deepcopy(given), copy.copy(given)):
+        assert made.total() in (600, 800)
+        assert made.patched
+    assert dataclasses.replace(given, tokens=8).mean == 4
+    engine.disable()
     assert core.Batch(6).total() == 6
     assert not hasattr(core.Batch(6), "patched")

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
 import wrapt
-
-# Shared with another folder of tests, which pytest need not have put on the path.
-from fake_upstream import Upstream, tables
-
-from overlay.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from overlay.patch import Patch
-
-
-#: Those of the test that runs, to be disabled after it.
-ENGINES: list[Engine] = []
+from fake_upstream import Engines, Upstream
 
 
 @pytest.fixture(autouse=True)
-def nobody_patches_afterwards(upstream: Upstream) -> Iterator[None]:
+def nobody_patches_afterwards(upstream: Upstream, engines: Engines) -> Iterator[None]:
     yield
     mock.patch.stopall()
-    while ENGINES:
-        ENGINES.pop().disable()
 
 
-def by_setattr(core: Any) -> None:
+def by_setattr(core: Any, _enabled: Engines) -> None:
     original = core.scale
 
     def their_scale(value: Any, factor: Any = 2) -> Any:
@@ -42,7 +28,7 @@ def by_setattr(core: Any) -> None:
     core.scale = their_scale
 
 
-def by_wraps(core: Any) -> None:
+def by_wraps(core: Any, _enabled: Engines) -> None:
     original = core.scale
 
     @functools.wraps(original)
@@ -52,19 +38,19 @@ def by_wraps(core: Any) -> None:
     core.scale = scale
 
 
-def by_wrapt(core: Any) -> None:
+def by_wrapt(core: Any, _enabled: Engines) -> None:
     def wrapper(wrapped: Any, instance: Any, given: Any, named: Any) -> Any:
         return wrapped(*given, **named) * 3
 
     wrapt.wrap_function_wrapper(core, "scale", wrapper)
 
 
-def by_mock(core: Any) -> None:
+def by_mock(core: Any, _enabled: Engines) -> None:
     original = core.scale
     mock.patch.object(core, "scale", side_effect=lambda *given: original(*given) * 3).start()
 
 
-def by_another_overlay(core: Any) -> None:
+def by_another_overlay(core: Any, enabled: Engines) -> None:
     """A second engine with a patch of its own, as a fork of this project would be."""
 
     def make(original: Any, module: Any) -> Any:
@@ -74,11 +60,11 @@ def by_another_overlay(core: Any) -> None:
         return scale
 
     patch = Upstream(Path(core.__file__).parents[1]).patch({"fakeup.core:scale": make}, name="fakeup.theirs")
-    engine_of(patch).enable()
+    enabled(patch)
 
 
 #: How each does it, and what it is called when it stands where we want to be.
-PATCHERS: dict[str, tuple[Callable[[Any], None], str]] = {
+PATCHERS: dict[str, tuple[Callable[[Any, Engines], None], str]] = {
     "setattr": (by_setattr, "test_copatchers:by_setattr.<locals>.their_scale"),
     "functools.wraps": (by_wraps, "test_copatchers.py"),
     "wrapt": (by_wrapt, "FunctionWrapper"),
@@ -87,18 +73,15 @@ PATCHERS: dict[str, tuple[Callable[[Any], None], str]] = {
 }
 
 
-def engine_of(patch: Patch) -> Engine:
-    ENGINES.append(Engine(lambda: {patch.id: patch}, table=tables()))
-    return ENGINES[-1]
-
-
 @pytest.mark.parametrize("name", PATCHERS)
-def test_one_who_came_before_us_is_named_and_left_alone(upstream: Upstream, name: str) -> None:
+def test_one_who_came_before_us_is_named_and_left_alone(
+    upstream: Upstream, engines: Engines, enabled: Engines, name: str
+) -> None:
     theirs, words = PATCHERS[name]
     patch, core = upstream.patch(), upstream.load()
-    theirs(core)
+    theirs(core, enabled)
     stands = id(core.scale)
-    engine = engine_of(patch)
+    engine = engines(patch)
     for _ in range(3):
         status = engine.enable().patches[0]
         assert id(core.scale) == stands
@@ -111,12 +94,13 @@ def test_one_who_came_before_us_is_named_and_left_alone(upstream: Upstream, name
 
 
 @pytest.mark.parametrize("name", [name for name in PATCHERS if name != "another overlay"])
-def test_one_who_came_after_us_is_named_and_nothing_is_stacked_twice(upstream: Upstream, name: str) -> None:
+def test_one_who_came_after_us_is_named_and_nothing_is_stacked_twice(
+    upstream: Upstream, enabled: Engines, name: str
+) -> None:
     theirs, words = PATCHERS[name]
     patch, core = upstream.patch(), upstream.load()
-    engine = engine_of(patch)
-    engine.enable()
-    theirs(core)
+    engine = enabled(patch)
+    theirs(core, enabled)
     stands = id(core.scale)
     for _ in range(3):
         status = engine.enable().patches[0]
@@ -135,11 +119,10 @@ def test_one_who_came_after_us_is_named_and_nothing_is_stacked_twice(upstream: U
         assert status.verdict.verdict == "conflict"
 
 
-def test_another_overlay_that_comes_after_us_stands_back(upstream: Upstream) -> None:
+def test_another_overlay_that_comes_after_us_stands_back(upstream: Upstream, enabled: Engines) -> None:
     patch, core = upstream.patch(), upstream.load()
-    engine = engine_of(patch)
-    engine.enable()
-    by_another_overlay(core)
+    engine = enabled(patch)
+    by_another_overlay(core, enabled)
     assert core.scale(1) == 200
     assert engine.status().patches[0].state == "applied"
     engine.disable()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from checks import SEED
 from fault_steps import ERRORS, SCENES, judge, steps
 from forked import in_a_child
-
-if TYPE_CHECKING:
-    from order_world import Subject
+from order_world import Subject
 
 #: What puts in place and takes out. (Deciding is one step to these: whatever it raises is a verdict.)
 FILES = (

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from overlay.cli import main
-from overlay.errors import LockError
 from overlay.records import lockfile
 
 LOCK = ["lock", "--update", "--patches", "megatron.recompute", "--file"]
@@ -66,11 +65,3 @@ def test_a_link_stays_a_link_and_the_mode_what_it_was(locked: Path) -> None:
     assert link.is_symlink()
     assert locked.stat().st_mode & 0o777 == 0o640
     assert lockfile.read(str(locked)) == lock
-
-
-def test_half_a_lock_is_never_believed(locked: Path) -> None:
-    text = locked.read_text()
-    for length in range(0, len(text) - 1, 97):
-        locked.write_text(text[:length])
-        with pytest.raises(LockError):
-            lockfile.read(str(locked))

@@ -10,17 +10,13 @@ import importlib
 import itertools
 import random
 import weakref
-from typing import TYPE_CHECKING
 
 import pytest
 from checks import SEED
 from forked import in_a_child
-from order_world import what_came
+from order_world import Subject, what_came
 
 from overlay.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from order_world import Subject
 
 LETTERS = "IEDRAX"
 

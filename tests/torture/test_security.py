@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from overlay.errors import SourceError
 from overlay.source.source import InstalledTree
 from tortures import security
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_nothing_is_run_because_of_a_setting_or_a_lock() -> None:

@@ -7,49 +7,26 @@ import os
 import shutil
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from fake_upstream import PROJECT, Engines, Upstream, triple
+from threads import at_once
 
-# Shared with another folder of tests, which pytest need not have put on the path.
-from fake_upstream import PROJECT, Upstream, tables, triple
-
+from overlay.ledger import PatchStatus
 from overlay.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from overlay.ledger import PatchStatus
-    from overlay.patch import Patch
-
-    Enable = Callable[[Patch], Engine]
-
-
-@pytest.fixture
-def enable() -> Iterator[Enable]:
-    made: list[Engine] = []
-
-    def start(patch: Patch) -> Engine:
-        engine = Engine(lambda: {patch.id: patch}, table=tables())
-        made.append(engine)
-        engine.enable()
-        return engine
-
-    yield start
-    for engine in made:
-        engine.disable()
 
 
 def told(engine: Engine) -> PatchStatus:
     return engine.status().patches[0]
 
 
-def test_a_file_and_a_folder_that_nobody_may_write(upstream: Upstream, enable: Enable) -> None:
+def test_a_file_and_a_folder_that_nobody_may_write(upstream: Upstream, enabled: Engines) -> None:
     patch, folder = upstream.patch(), upstream.root / "fakeup"
     (folder / "core.py").chmod(0o400)
     folder.chmod(0o500)
     try:
-        engine = enable(patch)
+        engine = enabled(patch)
         assert upstream.load().scale(1) == 200
         assert told(engine).state == "applied"
         assert not list(folder.rglob("*.pyc"))
@@ -58,17 +35,17 @@ def test_a_file_and_a_folder_that_nobody_may_write(upstream: Upstream, enable: E
 
 
 @pytest.mark.parametrize("when", ["before enable", "after the import"])
-def test_a_source_that_is_gone_since_the_import(upstream: Upstream, enable: Enable, when: str) -> None:
+def test_a_source_that_is_gone_since_the_import(upstream: Upstream, enabled: Engines, when: str) -> None:
     patch, core = upstream.patch(), None
     if when == "before enable":
         core = upstream.load()
         (upstream.root / "fakeup/core.py").unlink()
-        engine = enable(patch)
+        engine = enabled(patch)
         assert core.scale(1) == 2
         assert (told(engine).state, told(engine).sites) == ("skipped", ())
         assert "fakeup.core" in told(engine).reason
     else:
-        engine = enable(patch)
+        engine = enabled(patch)
         core = upstream.load()
         (upstream.root / "fakeup/core.py").unlink()
         assert told(engine).state == "applied"
@@ -79,7 +56,7 @@ def test_a_source_that_is_gone_since_the_import(upstream: Upstream, enable: Enab
 
 
 @pytest.mark.parametrize("instead", ["folder", "empty", "nonsense", "unreadable"])
-def test_a_source_that_is_none_any_more(upstream: Upstream, enable: Enable, instead: str) -> None:
+def test_a_source_that_is_none_any_more(upstream: Upstream, enabled: Engines, instead: str) -> None:
     patch, core = upstream.patch(), upstream.load()
     path = upstream.root / "fakeup/core.py"
     if instead == "folder":
@@ -91,15 +68,15 @@ def test_a_source_that_is_none_any_more(upstream: Upstream, enable: Enable, inst
             pytest.skip("this user may read everything")
     else:
         path.write_text({"empty": "", "nonsense": "def ("}[instead])
-    engine = enable(patch)
+    engine = enabled(patch)
     assert core.scale(1) == 2
     assert told(engine).state == "skipped"
     assert told(engine).reason
 
 
-def test_a_package_without_init(upstream: Upstream, enable: Enable) -> None:
+def test_a_package_without_init(upstream: Upstream, enabled: Engines) -> None:
     (upstream.root / "fakeup/__init__.py").unlink()
-    engine = enable(upstream.patch())
+    engine = enabled(upstream.patch())
     core, user = upstream.load(), upstream.load("fakeup.user")
     assert core.scale(1) == user.use(1) == 200
     assert told(engine).state == "applied"
@@ -108,7 +85,7 @@ def test_a_package_without_init(upstream: Upstream, enable: Enable) -> None:
 
 
 def test_a_package_without_init_in_an_archive(
-    upstream: Upstream, enable: Enable, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a package has no loader that could be asked for its other files: its version cannot be told."""
     (upstream.root / "fakeup/__init__.py").unlink()
@@ -116,7 +93,7 @@ def test_a_package_without_init_in_an_archive(
     archive = shutil.make_archive(str(upstream.root.with_name("packed")), "zip", upstream.root)
     shutil.rmtree(upstream.root / "fakeup")
     monkeypatch.syspath_prepend(archive)
-    engine = enable(patch)
+    engine = enabled(patch)
     assert upstream.load().scale(1) == 200
     verdict = told(engine).verdict
     assert verdict is not None
@@ -124,7 +101,7 @@ def test_a_package_without_init_in_an_archive(
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_many_threads_import_one_target_at_once(upstream: Upstream, enable: Enable, late: bool) -> None:
+def test_many_threads_import_one_target_at_once(upstream: Upstream, engines: Engines, late: bool) -> None:
     """With `late`, others enable overlay in the meantime."""
     made: list[int] = []
 
@@ -134,33 +111,21 @@ def test_many_threads_import_one_target_at_once(upstream: Upstream, enable: Enab
 
     text = (upstream.root / "fakeup/core.py").read_text()
     upstream.write(core="import time\ntime.sleep(0.05)\n" + text)
-    patch = upstream.patch({"fakeup.core:scale": make})
-    engine = Engine(lambda: {patch.id: patch}, table=tables())
+    engine = engines(upstream.patch({"fakeup.core:scale": make}))
     if not late:
         engine.enable()
-    barrier, found, errors = threading.Barrier(12), [], []
+    barrier = threading.Barrier(12)
 
-    def work(number: int) -> None:
-        try:
-            barrier.wait()
-            if late and number % 3 == 0:
-                engine.enable()
-            core = importlib.import_module("fakeup.core")
+    def work(number: int) -> int:
+        barrier.wait()
+        if late and number % 3 == 0:
             engine.enable()
-            found.append(core.scale(1))
-        except BaseException as error:  # noqa: BLE001 -- it is judged
-            errors.append(error)
+        core = importlib.import_module("fakeup.core")
+        engine.enable()
+        return int(core.scale(1))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    try:
-        assert errors == []
-        assert set(found) == {200}
-        assert len(made) == 1
-    finally:
-        engine.disable()
+    assert at_once(work, 12) == [200] * 12
+    assert len(made) == 1
+    engine.disable()
     assert importlib.import_module("fakeup.core").scale(1) == 2
     assert PROJECT.marker in sys.modules

@@ -6,10 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from repetitions import pytest_runtest_setup
 from worksite import Venv, build_wheel
-
-__all__ = ["pytest_runtest_setup", "wheel", "worksite"]
 
 
 @pytest.fixture(scope="session")

@@ -9,17 +9,13 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ports import free_port
-from worksite import clean_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from worksite import Venv
+from worksite import Venv, clean_environment
 
 HERE = Path(__file__).parent
 #: Seconds until a job must have run.

@@ -8,15 +8,12 @@ import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ports import free_port
 from simulated_ranks import named
-from worksite import ARMED, PATCHED, clean_environment
-
-if TYPE_CHECKING:
-    from worksite import Venv
+from worksite import ARMED, PATCHED, Venv, clean_environment
 
 pytest.importorskip("torch")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from worksite import Venv
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def checks(found: Any) -> dict[str, Any]:
@@ -79,11 +77,11 @@ def test_unset_means_no_for_ray_workers_as_well(worksite: Venv) -> None:
     pytest.importorskip("ray")
     found = checks(worksite.read_failing("doctor", **worksite.on_path()))["Ray workers"]
     assert found["answer"] == "no"
-    assert found["found"] == "their driver would not be enabled: see OVERLAY"
+    assert found["found"] == "the driver would not be patched (see OVERLAY)"
     # A driver that is not enabled arms nobody, whatever has kept it from that.
     given = {"OVERLAY": "1", "OVERLAY_PATCHES": "verl.nothing", **worksite.on_path()}
     found = checks(worksite.read_failing("doctor", **given))["Ray workers"]
-    assert (found["answer"], found["found"]) == ("no", "their driver would not be enabled: see selection")
+    assert (found["answer"], found["found"]) == ("no", "the driver would not be patched (see selection)")
 
 
 def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> None:
@@ -92,7 +90,7 @@ def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> N
     check = checks(found)["python"]
     assert check["answer"] == "no"
     assert check["found"].startswith(str(other.folder))
-    assert "is another Python, and starts no overlay: install overlay there as well" in check["todo"]
+    assert "is a different Python, without overlay: install overlay there as well" in check["todo"]
 
 
 def test_a_pin_that_does_not_hold_here(worksite: Venv, tmp_path: Path) -> None:

@@ -7,13 +7,9 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from worksite import ARMED, PATCHED, PLAIN, PROBE, clean_environment
-
-if TYPE_CHECKING:
-    from worksite import Venv
+from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv, clean_environment
 
 HERE = Path(__file__).parent
 KINDS = {

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SHOW = "; import sys; print('acme_overlay' in sys.modules)"
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import overlay.ray
 from overlay.errors import SelectionError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -7,15 +7,13 @@ import subprocess
 import sys
 import zipfile
 from email.parser import Parser
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from worksite import ROOT, Venv, build_wheel, clean_environment
 
 import overlay
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Where the packages of a wheel come from.
 ROOMS = {

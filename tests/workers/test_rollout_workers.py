@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from local_cluster import HERE, PATIENCE, environment, running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from local_cluster import Cluster
-    from worksite import Venv
+from local_cluster import HERE, PATIENCE, Cluster, environment, running
+from worksite import Venv
 
 PATCHES = ["verl.lora-own-memory", "verl.multimodal-caches"]
 

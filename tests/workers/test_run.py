@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import subprocess
+from pathlib import Path
 
 import pytest
 from worksite import PATCHED, PROBE, Venv
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
 
 PACK = {"OVERLAY_PACKS": "acme"}
 
@@ -64,7 +61,7 @@ def test_an_option_is_not_shortened(worksite: Venv) -> None:
 @pytest.mark.parametrize(
     ("options", "environ", "words"),
     [
-        (["--patches", "acme/fakeup.scal"], PACK, "names no patch; the nearest: acme/fakeup.scale"),
+        (["--patches", "acme/fakeup.scal"], PACK, "names no patch; did you mean acme/fakeup.scale"),
         (["--patches", ""], PACK, "--patches is empty"),
         ([], {"OVERLAY_PATCHES": "verl.nothing"}, "'verl.nothing' names no patch"),
         ([], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
@@ -115,10 +112,8 @@ def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> N
     ):
         done = run(worksite, *words)
         assert (done.returncode, done.stdout) == (1, ""), words
-        assert (
-            f"{other.python} is another Python, and starts no overlay: install overlay there" in done.stderr
-        )
-        assert f"`overlay run {worksite.python} ...`" in done.stderr
+        assert f"{other.python} is a different Python, without overlay: install overlay there" in done.stderr
+        assert f"have the job start {worksite.python}," in done.stderr
 
 
 def test_a_script_of_this_python_is_started(worksite: Venv) -> None:
@@ -149,24 +144,27 @@ def test_variables_that_env_takes_away_start_nothing(worksite: Venv) -> None:
     assert done.stdout.split()[-1] == PATCHED, done.stderr
 
 
-def test_of_a_shell_each_python_is_asked_and_it_is_started(
+def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_strict_or_pinned(
     worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:
-    done = run(worksite, "sh", "-c", "echo ran")
+    done = run(worksite, "--strict", "sh", "-c", "echo ran")
     assert (done.stdout, done.stderr) == ("ran\n", "")
-    done = run(worksite, "sh", "-c", "echo ran", **other.on_path())
-    assert done.stdout == "ran\n"
-    assert done.stderr.startswith(
-        "overlay: sh may start any Python, and `python` on the PATH would not be patched: "
-    )
     # A script that starts `python3` gets another one than a script that starts `python`.
     wrapper = tmp_path / "python3"
     wrapper.write_text(f'#!/bin/sh\nexec {other.python} "$@"\n')
     wrapper.chmod(0o755)
+    file = str(tmp_path / "overlay.lock")
+    worksite.read("lock", "--file", file)
     path = worksite.on_path()["PATH"]
-    done = run(worksite, "sh", "-c", "echo ran", PATH=f"{tmp_path}:{path}")
-    assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 1)
-    assert "and `python3` on the PATH would not be patched: " in done.stderr
+    for name, environ in (("python", other.on_path()), ("python3", {"PATH": f"{tmp_path}:{path}"})):
+        done = run(worksite, "sh", "-c", "echo ran", **environ)
+        assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 1)
+        said = f"sh can start any Python, and `{name}` on the PATH would not be patched: "
+        assert done.stderr.startswith(f"overlay: {said}")
+        for held in (["--strict"], ["--pin", file]):
+            done = run(worksite, *held, "sh", "-c", "echo ran", **environ)
+            assert (done.returncode, done.stdout) == (1, ""), done.stderr
+            assert f"the command was not started, as the job is strict or pinned: {said}" in done.stderr
 
 
 def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from worksite import ARMED, PATCHED, PLAIN
-
-if TYPE_CHECKING:
-    from worksite import Venv
+from worksite import ARMED, PATCHED, PLAIN, Venv
 
 SCRIPT = str(Path(__file__).parent / "spawning.py")
 PACK = {name: value for name, value in ARMED.items() if name != "OVERLAY"}

@@ -6,13 +6,10 @@ import os
 import pkgutil
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv, build_wheel, clean_environment, copy_sources
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PIN = {"OVERLAY_PIN": "/nowhere/overlay.lock"}
 

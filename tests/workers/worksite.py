@@ -81,7 +81,7 @@ patches = [importlib.import_module(f"{package}.{name}").PATCH for name in names]
 rows = [row_of(one, one.targets[0], InstalledTree(), "fakeup==1.2.0") for one in patches]
 folder = os.path.dirname(importlib.import_module(package).__file__)
 with open(os.path.join(folder, NAME), "w") as file:
-    file.write(text_of({"fakeup==1.2.0": {}}, rows, {}))
+    file.write(text_of({"fakeup==1.2.0": {}}, rows))
 """
 
 #: What shows whether a process is patched: 200 with the pack's patch, 2 without.

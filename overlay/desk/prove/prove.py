@@ -13,11 +13,10 @@ from datetime import datetime, timezone
 from overlay.desk.lint import faults
 from overlay.desk.processes import Commands
 from overlay.desk.prove.contract import CRASHED, HOLDS, NO_END, NOT_RUN, RAISES, STRICTLY, WRONG
-from overlay.desk.prove.rows import File, Trial, too_weak, trial, unjudged
+from overlay.desk.prove.rows import File, Trial, trial, unjudged
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.settings import ALONE
-from overlay.source.registry import mutants
 from overlay.source.table import Row  # noqa: TC001 -- a field type
 from overlay.verdict import APPLY
 
@@ -105,10 +104,10 @@ class Prover:
             found = trial(patch, tree, table, f"{name}, here")
             why = found.refused or "; ".join(faults(patch))
             if not (why or found.absent or judged):
-                new = unjudged(found.choices[0], patch, table)
-                why = f"the patch replaces {new[0]}, and was not tested with this source of it" if new else ""
-                why = why or too_weak(mutants(patch.id))
-                why += "; read how the source differs, then add --judged" if why else ""
+                changed = unjudged(found.choices[0], patch, table)
+                why = f"this source of {changed[0]}, which the patch replaces, is new" if changed else ""
+                why = why or "a contract does not notice every change"
+                why += "; read how the source differs, then add --judged"
             if why:
                 yield _not_run(patch, verdict, why)
             elif rows := found.absent:

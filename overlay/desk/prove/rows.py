@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from overlay.source.source import Tree
     from overlay.source.table import Said, Table
 
-#: Of the changed sources that a contract was tried on: the share that it may let pass, and how many they must
-#: be, before it may speak for a source that nobody has looked at.
-LARGEST_SHARE = 0.1
-FEWEST = 20
-
 
 class Trial(Record):
     """A patch on a source that it was not tested on, and what it may be there."""
@@ -176,26 +171,12 @@ def unjudged(rows: Iterable[Row], patch: Patch, table: Table) -> list[str]:
     return found
 
 
-def too_weak(mutants: dict[str, int] | None) -> str:
-    """Return why a contract may not speak for a source that nobody has looked at, empty if it may."""
-    if mutants is None:
-        why = "it has not been measured how many changed sources it lets pass"
-    elif mutants["tried"] < FEWEST:
-        why = f"it was measured on {mutants['tried']} changed sources, and {FEWEST} are required"
-    elif mutants["passed"] > LARGEST_SHARE * mutants["tried"]:
-        why = f"it lets {mutants['passed']} of {mutants['tried']} changed sources pass"
-    else:
-        return ""
-    return f"its contract is too weak to trust on an unknown source: {why}"
-
-
-def text_of(sources: Mapping[str, object], rows: Iterable[Row], mutants: Mapping[str, object]) -> str:
+def text_of(sources: Mapping[str, object], rows: Iterable[Row]) -> str:
     """Return the text of a table: a line for each source and each row. What a row has not is left out."""
     plain = [{key: value for key, value in row.to_dict().items() if value} for row in rows]
-    return '{{"sources": {{\n{}\n}},\n"rows": [\n{}\n],\n"mutants": {{\n{}\n}}}}\n'.format(
+    return '{{"sources": {{\n{}\n}},\n"rows": [\n{}\n]}}\n'.format(
         ",\n".join(f"  {json.dumps(name)}: {json.dumps(what)}" for name, what in sources.items()),
         ",\n".join(map(json.dumps, plain)),
-        ",\n".join(f"  {json.dumps(name)}: {json.dumps(what)}" for name, what in mutants.items()),
     )
 
 
@@ -204,7 +185,6 @@ class File(Record):
 
     sources: Mapping[str, object] = {}
     rows: tuple[Row, ...] = ()
-    mutants: Mapping[str, object] = {}
 
     @classmethod
     def read(cls, path: str) -> File:
@@ -216,9 +196,8 @@ class File(Record):
         except FileNotFoundError:
             return cls()
         except (OSError, OverlayError) as error:
-            raise TrustError(f"{error}; mend it, or name another file") from error
-        table = json.loads(data)
-        return cls(sources=table.get("sources", {}), rows=tuple(rows), mutants=table.get("mutants", {}))
+            raise TrustError(f"{error}; correct it, or name another file") from error
+        return cls(sources=json.loads(data).get("sources", {}), rows=tuple(rows))
 
     def plus(self, rows: Iterable[Row]) -> File:
         """Return the file with more rows: they replace what it said of the same sources."""
@@ -230,6 +209,6 @@ class File(Record):
     def write(self, path: str) -> None:
         """Write the whole of it, or leave what was there. Raises `TrustError`."""
         try:
-            write_whole(path, text_of(self.sources, self.rows, self.mutants).encode())
+            write_whole(path, text_of(self.sources, self.rows).encode())
         except OSError as error:
             raise TrustError(f"{path} cannot be written: {error}") from error

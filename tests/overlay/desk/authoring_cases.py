@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from command_line import clean
+
 from overlay.desk.new import Written, write
 from overlay.source.source import InstalledTree
 
@@ -35,7 +37,7 @@ ANSWERS = {
     "TODO: sentences: what goes wrong without it, for whom, and what the patch does about it.": (
         "The mean of whole numbers is rounded down, for everybody. With the patch it is that of the numbers."
     ),
-    "TODO: the settings under which a job meets the defect.": "Every job that takes a mean.",
+    "TODO: the settings under which a job hits the defect.": "Every job that takes a mean.",
     "TODO: what shows that it is exact, or why it is opt-in.": "The mean of one process in float64.",
     "TODO: owner/repo#number": "some/upstream#1",
     "TODO: the property, in half a line.": "means are what they should be.",
@@ -109,10 +111,9 @@ class Workplace:
 
     def environ(self) -> dict[str, str]:
         """Return the variables of a process that sees all of it."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-        path = [self.imported, self.checkout / "src", self.upstream]
-        kept |= {"PYTHONPATH": os.pathsep.join(map(str, path)), "PYTHONDONTWRITEBYTECODE": "1"}
-        return {**kept, **({"OVERLAY_PACKS": self.pack} if self.pack else {})}
+        path = os.pathsep.join(map(str, [self.imported, self.checkout / "src", self.upstream]))
+        packs = {"OVERLAY_PACKS": self.pack} if self.pack else {}
+        return clean(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", **packs)
 
     def overlay(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the checkout."""

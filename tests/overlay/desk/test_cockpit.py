@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import overlay
-from fake_upstream import PROJECT, triple
+from fake_upstream import PROJECT, Upstream, triple
 
 from overlay.defect import Defect
 from overlay.desk import screen as screens
 from overlay.desk.screen import Cockpit, screen
 from overlay.launch import doctor
+from overlay.patch import Patch
+from overlay.runtime.engine import Engine
 from overlay.source.installed import Installed
 from overlay.source.registry import environment, load_patches, tables
 from overlay.verdict import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from fake_upstream import Upstream
-
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
-
 
 # -- what is looked at -----------------------------------------------------------------------------
 
@@ -73,7 +67,7 @@ def test_it_says_what_is_there_what_applies_and_what_is_left(
     text = screen(found)
     assert text.splitlines()[2].split()[:2] == ["fakeup", "1.2.0"]
     assert "numbers  fakeup: scale\n" in text
-    said = "2 known defects are here: 1 mended, 1 left: fakeup.reading-is-wrong"
+    said = "2 known defects here, 1 patched, 1 not: fakeup.reading-is-wrong"
     assert said in " ".join(text.split())
     assert "active: yes, in every Python process that starts here and now" in text
     # Nothing of an upstream was imported for that.

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import output_schema
 import pytest
@@ -18,9 +18,6 @@ from authoring_cases import ANSWERS, ROOT, SITE, Workplace, put
 from overlay.desk.new import Written, write
 from overlay.errors import SelectionError
 from overlay.source.source import InstalledTree
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: The files of a patch.
 NAMES = ("__init__", "contract")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import overlay, read, unknown_verl
@@ -11,10 +13,6 @@ from output_schema import SCHEMA, check
 
 from overlay import ledger, patch, verdict
 from overlay.desk import tables
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 def assert_fits(text: str) -> None:

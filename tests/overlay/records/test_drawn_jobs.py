@@ -9,19 +9,15 @@ from __future__ import annotations
 import os
 import random
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
-from fake_upstream import TESTED, forget
+from fake_upstream import TESTED, Upstream, forget
 from simulated_ranks import compare, named
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fake_upstream import Upstream
-
-    from overlay.records.agreement import Statement
-    from overlay.runtime.engine import Engine
+from overlay.records.agreement import Statement
+from overlay.runtime.engine import Engine
 
 SEED = int(os.environ.get("OVERLAY_TEST_SEED") or random.randrange(2**32))
 JOBS = 24

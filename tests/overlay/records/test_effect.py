@@ -6,16 +6,14 @@ import copy
 import os
 import pickle
 import sys
+from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from overlay import effect as effects
 from overlay.effect import Figure, combined, effect, of_module, told
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PLACE = "fake_patch.effect"
 

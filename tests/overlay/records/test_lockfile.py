@@ -6,7 +6,8 @@ import contextlib
 import json
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from overlay.cli import main
 from overlay.errors import LockError
 from overlay.records import lock as _lock
 from overlay.records import lockfile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT = f'"format": {_lock.FORMAT}'
 

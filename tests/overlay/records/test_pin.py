@@ -5,23 +5,18 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
-from fake_upstream import untested
+from fake_upstream import Upstream, untested
 
 from overlay.errors import PatchError, PinError
+from overlay.patch import Patch
 from overlay.records import lock as _lock
 from overlay.records import lockfile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from fake_upstream import Upstream
-
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
+from overlay.runtime.engine import Engine
 
 
 class Pinned:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from fake_upstream import Engines, Upstream
 
 from overlay.errors import PatchError
 from overlay.patch import replaced
-
-if TYPE_CHECKING:
-    from fake_upstream import Engines, Upstream
 
 
 def with_keyword(original: Any, module: Any) -> Any:

@@ -10,16 +10,14 @@ import sys
 import threading
 import time
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from fake_upstream import PROJECT, triple
+from fake_upstream import PROJECT, Engines, Upstream, triple
+from threads import at_once
 
 import overlay
 from overlay.runtime import engine as _engine
-
-if TYPE_CHECKING:
-    from fake_upstream import Engines, Upstream
 
 
 def test_first_calls_of_several_threads_make_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,19 +29,12 @@ def test_first_calls_of_several_threads_make_one_engine(monkeypatch: pytest.Monk
     monkeypatch.setattr("overlay.runtime.process._engine", None)
     monkeypatch.setattr(_engine, "Engine", SlowEngine)
     barrier = threading.Barrier(8)
-    found: list[int] = []
 
-    def work() -> None:
+    def work(_number: int) -> int:
         barrier.wait()
-        found.append(id(overlay._here()))
+        return id(overlay._here())
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert len(found) == 8
-    assert len(set(found)) == 1
+    assert len(set(at_once(work, 8))) == 1
 
 
 def test_deciding_never_looks_like_a_failed_import(
@@ -164,7 +155,7 @@ def test_the_child_of_a_fork_does_not_wait_for_a_thread_it_has_not(
     if child == 0:  # pragma: no cover -- another process
         import signal
 
-        signal.alarm(10)
+        signal.alarm(60)
         status = engine.status()
         os._exit(0 if status.patches[0].state == "applied" else 1)
     _, code = os.waitpid(child, 0)

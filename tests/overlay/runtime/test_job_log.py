@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from fake_upstream import forget, tables
+from fake_upstream import Upstream, forget, tables
 
 from overlay import log
 from overlay.model import settings
 from overlay.runtime import job_log
 from overlay.runtime.engine import Engine
 from overlay.runtime.job_log import DRIVER, JobLog, introduction
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from fake_upstream import Upstream
 
 INTRODUCED = "overlay: configuration: what it is run with"
 ALONE = "this process: 1 applied"

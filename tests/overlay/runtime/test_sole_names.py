@@ -6,16 +6,14 @@ import functools
 import gc
 import sys
 import weakref
+from collections.abc import Callable
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from overlay.model.marks import ORIGINAL
 from overlay.runtime.search import sole_names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SOURCE = """
 def plain(): ...

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from benches import _files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_start_reads_few_files(tmp_path: Path) -> None:

@@ -6,27 +6,23 @@ import importlib
 import importlib.util
 import os
 import runpy
-import subprocess
 import sys
-import threading
 import types
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from command_line import python
 from fake_upstream import PACKAGE, Upstream, forget, tables, triple
+from threads import at_once
 
 from overlay.errors import OverlayError, SelectionError
-from overlay.patch import Project
+from overlay.patch import Patch, Project
 from overlay.runtime import engine as engine_module
 from overlay.runtime.engine import Engine
 from overlay.runtime.finder import Once
 from overlay.source.registry import load_patches, watched_packages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from overlay.patch import Patch
 
 
 class Armed:
@@ -253,13 +249,7 @@ def test_a_fork_waits_as_well(armed: Armed) -> None:
 
 
 def test_threads_that_import_at_once_find_it_patched(armed: Armed) -> None:
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(core().scale(1))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [200] * 8
+    assert at_once(lambda _: core().scale(1), 8) == [200] * 8
     assert armed.loads == 1
 
 
@@ -310,5 +300,4 @@ def test_enable_loads_no_patch() -> None:
     """Nor what an upstream or a patch imports: it is called in processes that never train."""
     loaded = "[name for name in sys.modules if name.startswith('overlay.patches.')]"
     code = f"import overlay, sys; overlay.enable(); print({loaded})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert python("-c", code).stdout.strip() == "[]"

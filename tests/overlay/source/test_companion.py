@@ -5,21 +5,16 @@ from __future__ import annotations
 import gc
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from fake_upstream import forget, triple, untested
+from fake_upstream import Upstream, forget, triple, untested
 
 from overlay import cli
 from overlay.errors import PatchError, PinError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fake_upstream import Upstream
-
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
+from overlay.patch import Patch
+from overlay.runtime.engine import Engine
 
 LOST = "without it, ranks train on without a word"
 
@@ -216,7 +211,7 @@ def test_the_commands_exit_as_if_it_were_not_there(
     known = {patch.id: patch for patch in (upstream.patch(), companion(upstream))}
     monkeypatch.setattr("overlay.runtime.engine.load_all", lambda: known)
     monkeypatch.setattr("overlay.cli.Engine", lambda: engines(*known.values()))
-    # Those of overlay's own are mended by patches that are not here.
+    # Those of overlay's own are fixed by patches that are not here.
     monkeypatch.setattr("overlay.desk.audit.audit.load_defects", lambda _patches: {})
     lock = str(tmp_path / "x.lock")
     for command in (["plan"], ["audit"], ["lock", "--file", lock]):

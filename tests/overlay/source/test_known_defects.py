@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from command_line import python
 
 import overlay.patches._defects as defects
 from overlay.defect import READ
@@ -40,10 +40,7 @@ def test_a_defect_whose_patch_is_not_there_is_left_out() -> None:
 
 def test_no_trainer_loads_them() -> None:
     code = "import sys, overlay; overlay.enable(); print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    loaded = done.stdout.split()
+    loaded = python("-c", code).stdout.split()
     assert "overlay.runtime.engine" in loaded
     assert not [
         name

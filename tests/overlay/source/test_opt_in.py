@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
+
+from fake_upstream import Upstream
 
 from overlay.desk import tables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fake_upstream import Upstream
-
-    from overlay.runtime.engine import Engine
+from overlay.runtime.engine import Engine
 
 ALL = ("fakeup.reading", "fakeup.scale")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from fake_upstream import PATCH_FILE, forget, write_files
@@ -14,9 +14,6 @@ from overlay.source.own_code import files as _files
 from overlay.source.own_code import of_pack
 from overlay.source.registry import load_patches, of_code, of_overlay
 from overlay.source.table import NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -5,17 +5,14 @@ from __future__ import annotations
 import compileall
 import importlib
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fake_upstream import PATCH_FILE, forget, write_files
 
 from overlay.errors import OverlayError
 from overlay.source.registry import load_patches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PATCH = PATCH_FILE.format(id="lib.two-words")
 FOUND = ["lib.in-a-folder", "lib.two-words"]

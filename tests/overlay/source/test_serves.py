@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from decide_cases import FILES, OTHER, PROJECT, look, patch, variant
-from fake_upstream import MemoryTree, tables, write_files
+from fake_upstream import MemoryTree, Upstream, tables, write_files
 from fake_upstream import tested as note
 
 from overlay.patch import Patch, Target, replaced
@@ -15,13 +15,7 @@ from overlay.patch import variant as variant_of
 from overlay.runtime.engine import Engine
 from overlay.source.source import InstalledTree
 from overlay.source.table import Row
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fake_upstream import Upstream
-
-    from overlay.verdict import Verdict
+from overlay.verdict import Verdict
 
 HOME = "def h():\n    pass\n"
 #: An `other` that does without it.

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from fake_upstream import PROJECT, MemoryTree, tables
+from fake_upstream import PROJECT, MemoryTree, Upstream, tables
 
 from overlay.errors import SourceError
 from overlay.source.decide import decide
 from overlay.source.source import InstalledTree
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fake_upstream import Upstream
 
 
 @pytest.fixture

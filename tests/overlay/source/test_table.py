@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from decide_cases import FILES, F, look, never, patch, quiet, rows, tree, variant
@@ -10,16 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.errors import OverlayError
-from overlay.patch import Calls, replaced
+from overlay.patch import Calls, Patch, replaced
 from overlay.patch import variant as variant_of
 from overlay.source.decide import decide
+from overlay.source.source import Tree
 from overlay.source.table import Row, Table, read
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from overlay.patch import Patch
-    from overlay.source.source import Tree
 
 PATCH = patch()
 CORE = FILES["lib/core.py"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from fake_upstream import forget, write_files
+from fake_upstream import Upstream, forget, write_files
 
+from overlay.patch import Patch
 from overlay.runtime.engine import Engine
 from overlay.source import registry
 from overlay.source.judge import as_patch
@@ -16,14 +19,6 @@ from overlay.source.known_defects import load_defects
 from overlay.source.registry import load_patches
 from overlay.source.source import InstalledTree
 from overlay.source.table import NAME, Row, files_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from fake_upstream import Upstream
-
-    from overlay.patch import Patch
 
 SITE = "fakeup.core:scale"
 

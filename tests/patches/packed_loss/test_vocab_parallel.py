@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from checks import SEED
@@ -13,8 +14,6 @@ from overlay.patches._packed_loss.vocab_parallel import make_log_prob_entropy
 
 torch: Any = pytest.importorskip("torch")
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TOLERANCE = 1e-6
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import heapq
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from checks import SEED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 def drawing(test: str) -> random.Random:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+
+import pytest
 
 from overlay.patches._partition.aligned import aligned
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pytest
 
 
 def cut_in_two(parts: list[list[int]], target: int, lengths: Sequence[int]) -> None:

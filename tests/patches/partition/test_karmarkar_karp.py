@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import python
 from partition_cases import divisors, drawing, drawn_values, functions
 
 from overlay.patches._partition import is_exact, karmarkar_karp
@@ -95,12 +94,8 @@ def test_what_numpy_and_torch_count_with_is_not_exact() -> None:
 
 
 def test_importing_it_imports_next_to_nothing() -> None:
-    code = (
-        "import sys; old = set(sys.modules); import overlay.patches._partition; "
-        "print(*set(sys.modules) - old)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    foreign = {name for name in done.stdout.split() if name.partition(".")[0] != "overlay"}
+    code = "import sys; old = {*sys.modules}; import overlay.patches._partition; print(*{*sys.modules} - old)"
+    loaded = python("-c", code).stdout.split()
+    assert "overlay.patches._partition" in loaded
+    foreign = {name for name in loaded if name.partition(".")[0] != "overlay"}
     assert foreign <= {"heapq", "_heapq", "bisect", "_bisect"}

@@ -112,20 +112,6 @@ def test_first_fit_longest_first_may_need_fewer_parts_than_all_others() -> None:
     assert totals(capped_partitions(lengths, 3, 50), lengths) == [50, 50, 50]
 
 
-def test_best_fit_takes_the_least_room_that_is_enough() -> None:
-    assert totals(best_fit_decreasing([7, 6, 3, 4], 10), [7, 6, 3, 4]) == [10, 10]
-
-
-def test_worst_fit_takes_the_cheapest_part_with_room() -> None:
-    # By cost: 9 and 5 open the parts, 4 joins the 5, and 1 has room beside the 9 alone.
-    assert worst_fit([2, 5, 4, 1], 2, 9, [9, 5, 4, 1]) == [[0, 3], [1, 2]]
-    assert worst_fit([5, 5], 1, 10, [1, 1]) == [[0, 1]]
-    assert worst_fit([5, 6], 1, 10, [1, 1]) is None
-    # The long one must be alone, whatever it costs.
-    assert worst_fit([3, 30, 3], 2, 10, [5, 0, 5]) == [[1], [0, 2]]
-    assert worst_fit([0, 0], 2, 10, [0, 0]) == [[0], [1]]
-
-
 def naive_worst_fit(lengths: list[int], parts: int, cap: int, costs: list[int]) -> list[list[int]] | None:
     """Worst fit by looking at every part for every sample."""
     partitions: list[list[int]] = [[] for _ in range(parts)]

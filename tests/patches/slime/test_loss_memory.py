@@ -6,19 +6,17 @@ Against real releases: tests/real/test_loss_memory_ranks.py.
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from overlay.patches._packed_loss.attachment import true_arguments
-from overlay.patches._packed_loss.compute import IN_PLACE
 from overlay.patches.slime import loss_memory as fix
 
 torch: Any = pytest.importorskip("torch")
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOTALS, RESPONSES = [9, 4, 6], [4, 0, 5]
 VOCABULARY = 11
@@ -92,26 +90,21 @@ def test_float32_only(module: Any) -> None:
         function(logits(), **batch(non_loss_data=False))
 
 
-def test_allgather_of_anything_but_packed_sequences_is_refused(module: Any) -> None:
-    module.ranks = 2
-    function = fix.make_pair(lambda: None, module)
-    with pytest.raises(ValueError, match="qkv_format is 'bshd'"):
-        function(logits(), **batch(args=arguments(allgather_cp=True, qkv_format="bshd")))
-
-
-def test_so_is_it_for_the_values_of_a_critic_which_else_are_those_of_slime(module: Any) -> None:
-    module.ranks = 2
+def test_values_of_a_critic_are_those_of_slime_but_for_allgather_of_padded_sequences(module: Any) -> None:
     seen: list[dict[str, Any]] = []
     function = fix.make_values(lambda given, **more: seen.append({"logits": given, **more}), module)
-    with pytest.raises(ValueError, match="qkv_format is 'bshd'"):
-        function("logits", **batch(args=arguments(allgather_cp=True, qkv_format="bshd")))
-    for settings in ({"allgather_cp": True, "qkv_format": "thd"}, {"qkv_format": "bshd"}, {}):
-        given = batch(args=arguments(**settings), max_seq_lens=[4])
+    for ranks, settings in (
+        (2, {"allgather_cp": True, "qkv_format": "thd"}),
+        (2, {"qkv_format": "bshd"}),
+        (1, {}),
+    ):
+        module.ranks, given = ranks, batch(args=arguments(**settings), max_seq_lens=[4])
         function("logits", **given)
         assert seen.pop() == {"logits": "logits", **given}
-    module.ranks = 1
-    function("logits", **batch(args=arguments(allgather_cp=True, qkv_format="bshd")))
-    assert len(seen) == 1
+    module.ranks = 2
+    for refusing in (function, fix.make_pair(lambda: None, module)):
+        with pytest.raises(ValueError, match="qkv_format is 'bshd'"):
+            refusing(logits(), **batch(args=arguments(allgather_cp=True, qkv_format="bshd")))
 
 
 def test_rows_and_tokens_that_do_not_fit_are_an_error(module: Any) -> None:
@@ -120,19 +113,6 @@ def test_rows_and_tokens_that_do_not_fit_are_an_error(module: Any) -> None:
     )
     with pytest.raises(ValueError, match="4 response tokens, and 3 rows"):
         fix.make_lists(lambda: None, module)(logits(), **batch())
-
-
-def test_the_gradient_takes_the_place_of_the_logits_if_slime_is_told_so(module: Any) -> None:
-    function = fix.make_lists(lambda: None, module)
-    leaf = logits()
-    for told in (False, True):
-        x = leaf.clone()
-        where = x.data_ptr()
-        found = function(x, **batch(args=arguments(**{IN_PLACE: told})))
-        total = sum(value.sum() for value in found["log_probs"])
-        del x
-        (gradient,) = torch.autograd.grad(total, leaf)
-        assert (gradient.data_ptr() == where) is told
 
 
 def test_releases_differ_in_what_they_return_and_take(module: Any) -> None:

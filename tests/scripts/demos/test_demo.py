@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from command_line import python
 
 from demos import dynamic_cp as demo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: What verl 0.8.0 does to the gradient, case by case; the last case crashes it.
 PLAIN = (1 / 16, 1 / 16, 1 / 16, 1 / 4)
@@ -111,11 +107,7 @@ def test_ranks_that_never_start_are_a_message(monkeypatch: pytest.MonkeyPatch) -
 def test_demo_shows_what_is_wrong_without_overlay_and_right_with_it(tmp_path: Path) -> None:
     seed = secrets.randbelow(2**31)
     file = tmp_path / "figures.json"
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    done = subprocess.run(
-        [sys.executable, str(demo.__file__), "--json", str(file), "--seed", str(seed)],
-        env=clean, capture_output=True, text=True, timeout=540, check=False,
-    )  # fmt: skip
+    done = python(str(demo.__file__), "--json", str(file), "--seed", str(seed), seconds=540)
     assert done.returncode == 0, f"seed {seed}: {done.stderr[-4000:]}"
     figures = json.loads(file.read_text())
     assert (figures["seed"], figures["right"]) == (seed, True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import python
 from devices import _loss, _loss_rivals, gpu
 
 torch: Any = pytest.importorskip("torch")
@@ -17,11 +17,7 @@ INSIDE = Path(__file__).resolve().parents[3] / "scripts" / "environment" / "insi
 
 
 def start(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", str(INSIDE), "devices.gpu", *words],
-        env={**clean, **env}, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    return python("-W", "ignore", str(INSIDE), "devices.gpu", *words, seconds=300, **env)
 
 
 def test_the_program_runs_on_the_stand_in() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import zipfile
 from pathlib import Path
 
 import pytest
+from threads import at_once
 
 from environment import setup
 
@@ -134,11 +134,7 @@ def test_a_missing_python_is_a_message_that_says_what_to_install(
 
 
 def test_calls_at_once_install_once(checkout: Checkout) -> None:
-    threads = [threading.Thread(target=setup.ensure, args=(checkout,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(lambda _: setup.ensure(checkout), 4)
     assert len(checkout.told()) == 3
     assert setup.is_current(checkout)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_upstream import MemoryTree
@@ -16,9 +17,6 @@ from overlay.source.table import Row, Table
 from records._drift_history import Repository
 from sources import git_sources
 from sources.releases import Release
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY = 86400
 #: 2026-01-01.

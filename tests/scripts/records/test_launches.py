@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from records import launches
 from sources import releases
 from sources.fetch_release import FetchError as NoRelease
 from sources.git_sources import FetchError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: What `tests/real/test_launched_verl.py` runs by verl's own commands.
 LAUNCHED = {"verl.trainer.fsdp_sft_trainer", "verl.trainer.main_ppo_sync", "verl.trainer.sft_trainer_ray"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from fake_upstream import PROJECT, write_files
@@ -14,9 +15,6 @@ from overlay.source.table import NAME, Row
 from records import _support_print, tested
 from sources import releases
 from sources.releases import Release
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SITE = "fakeup.core:scale"
 PATCH = Patch(

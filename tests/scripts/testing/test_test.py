@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from testing import suite
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -76,20 +74,3 @@ def test_linters_and_types_or_pytest_run_alone(checks: Any, capsys: pytest.Captu
     checks.calls.clear()
     assert checks.main(["-k", "shape"]) == 0
     assert checks.calls == [("pytest", ["-k", "shape"]), []]
-
-
-def test_types_are_checked_in_the_layout_of_the_imports(tmp_path: Path) -> None:
-    for name in ("overlay", "patches", "compat"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("")
-    module: Any = suite
-    for _ in range(2):
-        tree = module.typed_tree(tmp_path)
-        found = sorted(str(path.relative_to(tree)) for path in tree.glob("overlay/**/*.py"))
-        assert "overlay/__init__.py" in found
-        assert (tree / "overlay" / "patches" / "__init__.py").is_file()
-        assert (tree / "overlay" / "compat" / "__init__.py").is_file()
-    (tmp_path / "overlay" / "old.py").write_text("")
-    module.typed_tree(tmp_path)
-    (tmp_path / "overlay" / "old.py").unlink()
-    assert not (module.typed_tree(tmp_path) / "overlay" / "old.py").is_symlink()

@@ -6,10 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 
 def clean(**environ: str) -> dict[str, str]:
@@ -17,12 +15,17 @@ def clean(**environ: str) -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")} | environ
 
 
+def python(*words: str, seconds: float = 120, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run Python, and return how it ended."""
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True, text=True, timeout=seconds, env=clean(**environ), check=False,
+    )  # fmt: skip
+
+
 def overlay(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run a command, and return how it ended."""
-    return subprocess.run(
-        [sys.executable, "-m", "overlay", *words],
-        capture_output=True, text=True, timeout=120, env=clean(**environ), check=False,
-    )  # fmt: skip
+    return python("-m", "overlay", *words, **environ)
 
 
 def read(*words: str, code: int = 0, **environ: str) -> Any:

@@ -21,16 +21,14 @@ import os
 import pickle
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import overlay
 from overlay.model.marks import ORIGINAL, OWNER
 from overlay.runtime.sites import current, function_of
 from overlay.source.registry import load_patches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Files that are of a patch.
 PATCHES = str(Path(importlib.import_module("overlay.patches").__path__[0]))

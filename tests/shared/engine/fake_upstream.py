@@ -6,22 +6,19 @@ import contextlib
 import importlib
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from overlay.desk.prove.rows import row_of
 from overlay.patch import Patch, Project, Target, Variant, replaced, variant
+from overlay.runtime.engine import Engine
 from overlay.source.source import InstalledTree, Tree
 from overlay.source.table import Row, Table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from types import ModuleType
-
-    from overlay.runtime.engine import Engine
-
-    #: The fixture that makes engines over given patches.
-    Engines = Callable[..., Engine]
+#: The fixture that makes engines over given patches.
+Engines = Callable[..., Engine]
 
 PACKAGE = "fakeup"
 

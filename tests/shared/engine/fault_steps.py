@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
-from order_world import World
+from order_world import Subject, World
 
 import overlay
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from order_world import Subject
-
-    #: File and number of a line, and whether the last time is meant that it is reached.
-    Step = tuple[str, int, bool]
+#: File and number of a line, and whether the last time is meant that it is reached.
+Step = tuple[str, int, bool]
 
 ENGINE = str(Path(overlay.__file__).parent)
 

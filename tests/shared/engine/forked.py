@@ -7,12 +7,10 @@ import json
 import os
 import signal
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from overlay.runtime import search
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def in_a_child(work: Callable[[], dict[str, Any]], seconds: int = 60) -> dict[str, Any]:

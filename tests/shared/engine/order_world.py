@@ -12,22 +12,18 @@ import importlib
 import importlib.machinery
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 # Shared with another folder of tests, which pytest need not have put on the path.
 from fake_upstream import Upstream, tables
 from forked import in_a_child
 
 from overlay.model.marks import OWNER
-from overlay.patch import replaced
+from overlay.patch import Patch, replaced
 from overlay.runtime.engine import Engine
 from overlay.runtime.sites import current, function_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from overlay.patch import Patch
 
 MODULE = "fakeup.core"
 CORE = '''

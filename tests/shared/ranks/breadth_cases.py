@@ -11,7 +11,8 @@ import functools
 import os
 import random
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
@@ -22,15 +23,11 @@ from verl.workers.utils.losses import sft_loss
 from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cpu_steps import judged, run_outputs, run_sft, seed, worst
 from overlay.compat.cuda_on_cpu import replaced
+from overlay.patches._dynamic_cp.plan import Plan
 from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from overlay.patches._dynamic_cp.plan import Plan
-
-    Layout = tuple[int, int, int, int | None]
-    Case = tuple[str, Layout, Callable[[], Any]]
+Layout = tuple[int, int, int, int | None]
+Case = tuple[str, Layout, Callable[[], Any]]
 
 CAP = 7
 #: Grouped queries and rotary positions in all of them.

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from dynamic_cp_cases import Case
 from megatron.core import parallel_state as mpu
 from torch.distributed import distributed_c10d
 from verl.workers.config import McoreEngineConfig
@@ -22,11 +24,6 @@ from verl.workers.utils.losses import sft_loss
 from overlay.compat import cpu_engine
 from overlay.compat.cpu_steps import seed
 from overlay.patches.megatron.dynamic_cp_names.contract.cases import _groups
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dynamic_cp_cases import Case
 
 CAP = 6
 ROLES = ("actor", "ref", "critic")

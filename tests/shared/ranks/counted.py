@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import overlay.patches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 FOLDER = str(Path(next(iter(overlay.patches.__path__))))
 

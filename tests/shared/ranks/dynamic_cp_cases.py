@@ -12,7 +12,8 @@ import functools
 import os
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,9 +28,6 @@ from overlay.compat.cpu_steps import run_outputs, run_sft, seed
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 from overlay.patches.verl.dynamic_cp_loss.contract.cases import flat_cases, mixed_batch, run_roles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Case = tuple[str, int, int, "Callable[[], Any]"]
 

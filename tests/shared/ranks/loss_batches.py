@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from verl.utils import tensordict_utils as tu
 
 from overlay.compat import cpu_engine
 from overlay.compat.cuda_on_cpu import replaced
-from overlay.patches._dynamic_cp.plan import allowed_sizes, check_plan
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterator, Sequence
-
-    from overlay.patches._dynamic_cp.plan import Plan
+from overlay.patches._dynamic_cp.plan import Plan, allowed_sizes, check_plan
 
 FLOATS = ("advantages", "old_log_probs", "ref_log_prob", "teacher_logprobs")
 

@@ -10,10 +10,12 @@ import contextlib
 import functools
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from dynamic_cp_cases import Case
 from loss_batches import by_verl, dealt, draws, policy_batch
 from loss_kinds import BYPASSES, half, kinds, loss_of, mean_of_sequences, plain_sum
 from megatron.core import parallel_state as mpu
@@ -27,11 +29,6 @@ from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cpu_steps import seed, watched, worst
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dynamic_cp_cases import Case
 
 MICRO_BATCHES = 2
 #: Losses that are means or choices over what is at hand: tried with subgroups of one size, too.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from verl.trainer.distillation.losses import distillation_ppo_loss
@@ -14,9 +15,6 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.config import ActorConfig, DistillationLossConfig
 from verl.workers.config.actor import PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss, sft_loss
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 #: The ways in which verl aggregates: the last with a divisor of its own.
 MODES: tuple[dict[str, Any], ...] = (

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from overlay.compat.cuda_on_cpu import replaced
-from overlay.patches._dynamic_cp.plan import check_plan
+from overlay.patches._dynamic_cp.plan import Plan, check_plan
 from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from overlay.patches._dynamic_cp.plan import Plan
 
 
 def sizes(plans: Sequence[Plan]) -> list[list[int]]:

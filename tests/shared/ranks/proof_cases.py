@@ -11,9 +11,11 @@ import functools
 import itertools
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from dynamic_cp_cases import Case
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from planned import planned
 from verl.workers.utils.losses import sft_loss
@@ -21,14 +23,7 @@ from verl.workers.utils.losses import sft_loss
 from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cpu_policy_step import run_ppo
 from overlay.compat.cpu_steps import run_outputs, run_sft, seed, worst
-from overlay.patches._dynamic_cp.plan import allowed_sizes, check_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from dynamic_cp_cases import Case
-
-    from overlay.patches._dynamic_cp.plan import Plan
+from overlay.patches._dynamic_cp.plan import Plan, allowed_sizes, check_plan
 
 CAP = 7
 STEPS = 3

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from checks import SEED
 
 from overlay.compat.ranks.launcher import run_cases
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @functools.cache

@@ -9,17 +9,13 @@ import heapq
 import re
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+
+import pytest
 
 from overlay.compat import agreement as compared
 from overlay.errors import AgreementError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pytest
-
-    from overlay.records.agreement import Statement
+from overlay.records.agreement import Statement
 
 
 class Time:

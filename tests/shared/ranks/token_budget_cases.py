@@ -8,6 +8,8 @@ the same. Ranks share a `dp_group` of all, or of two. What came of each case goe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import overlay
 from overlay.compat.ranks import quick_rank
 
@@ -22,19 +24,16 @@ import random  # noqa: E402
 import sys  # noqa: E402
 from datetime import timedelta  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import TYPE_CHECKING, Any  # noqa: E402
+from typing import Any  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from tensordict import TensorDict  # noqa: E402
 from verl.utils import seqlen_balancing  # noqa: E402
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 CAP = 64
 #: Seconds after which a rank gives up waiting for the others, where they are expected to be missing.
-PATIENCE = 4
+PATIENCE = 15
 
 #: Whether this release lacks what the patch gives it.
 IN_PLACE = {patch.patch: patch.state for patch in overlay.status().patches}[

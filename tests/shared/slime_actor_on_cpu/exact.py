@@ -6,12 +6,10 @@ The release rounds it whatever the logits are, by 1e-3 and more: errors that are
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from overlay.compat.cuda_on_cpu import replaced
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextlib.contextmanager

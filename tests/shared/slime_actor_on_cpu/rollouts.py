@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any
 
 
 def samples(

@@ -16,8 +16,9 @@ import os
 import pickle
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 from contract_runs import defect_of, forked
@@ -31,9 +32,6 @@ from overlay.runtime.process import here
 from overlay.runtime.sites import current, function_of
 from overlay.source.registry import contract_of, load_patches
 from overlay.testing import enable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 OURS = "overlay.patches."
 #: What a container of the standard library keeps is looked at as well.

@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from inspect import isfunction
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
 
 from overlay.desk.prove.contract import CRASHED, HOLDS, LONGEST, NO_END, RAISES, WRONG
+from overlay.patch import Contract
 from overlay.source.registry import contract_of, module_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from multiprocessing.connection import Connection
-
-    from overlay.patch import Contract
 
 #: Seconds after its time in which a child ends by itself if its parent is gone.
 _GRACE = 10

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from contract_runs import defect_of, forked, import_before
 
@@ -23,9 +23,6 @@ from overlay.desk.prove.contract import STRICTLY
 from overlay.effect import of_module
 from overlay.model.settings import ALONE, COMPANY, PROVE
 from overlay.source.registry import contract_of, load_patches, module_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Seconds for each, on a machine that is busy.
 PATIENCE = 240.0

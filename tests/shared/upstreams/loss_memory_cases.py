@@ -7,7 +7,8 @@ import inspect
 import itertools
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -15,11 +16,8 @@ from overlay.compat.slime_on_cpu import import_slime
 from overlay.compat.slime_on_cpu.losses import Job, arguments, loss, memory, outputs
 from overlay.model.marks import ORIGINAL
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    #: A name, a function, and what it is called with.
-    Named = tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+#: A name, a function, and what it is called with.
+Named = tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 SEED = int(os.environ["OVERLAY_TEST_SEED"])
 

@@ -15,7 +15,8 @@ import importlib.util
 import json
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -24,9 +25,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import overlay
 from overlay.compat.megatron_on_cpu import TOKENS, causal_mask, megatron
 from overlay.patches.megatron.recompute.contract import checkpointed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 #: Sequences, hidden size and experts. Each has a value of its own.
 SEQUENCES, HIDDEN, EXPERTS = 2, 32, 4

@@ -9,7 +9,8 @@ import functools
 import importlib
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,10 +22,7 @@ from overlay.compat.slime_on_cpu.advantages import BATCHES, whiten
 from overlay.compat.slime_on_cpu.hf_attention import MODULE, gradient, mixing
 from overlay.compat.slime_on_cpu.masked_gae import KINDS, layouts, look
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Case = tuple[str, dict[str, int], Callable[[], Any]]
+Case = tuple[str, dict[str, int], Callable[[], Any]]
 
 SEED = os.environ["OVERLAY_TEST_SEED"]
 #: Tensor and context parallel size, and whether tokens are split over the tensor parallel ranks.

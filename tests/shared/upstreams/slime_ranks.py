@@ -5,17 +5,15 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
 from checks import UPSTREAMS
 
 from overlay.compat.ranks.launcher import run_cases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: The commit of the fork, among revisions of slime.
 MILES = "31f1ca961"

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from overlay.patches.megatron.mtp_loss_scale import contract as own
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _build = own._model
 

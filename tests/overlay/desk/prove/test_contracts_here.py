@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import output_schema
 import pytest
 from toy_pack import KINDS, Toy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+from command_line import clean
 
 from overlay.desk.prove.rows import row_of, text_of
 from overlay.patch import Patch, Project, one_target, replaced, variant
 from overlay.source.source import InstalledTree
 from overlay.source.table import NAME, Row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CORE = "def scale(x, factor=2):\n    return x * factor + 1\n\n\ndef other(x):\n    return scale(x)\n"
 #: Sources of the same behaviour that the patches were not tested on: one differs where nothing is replaced.
@@ -99,8 +97,8 @@ class Toy:
         text = CONTRACT.format(id=name, does=does or "pass", more=more)
         self.write(f"{module}/contract.py", text)
 
-    def record(self, **mutants: dict[str, int]) -> None:
-        """Write what the patches were tested on, the library as it is, and what was measured of contracts."""
+    def record(self) -> None:
+        """Write what the patches were tested on, the library as it is."""
         tree = InstalledTree(str(self.folder))
         project = Project(name="toylib", distributions=("toylib",), marker="toylib.core")
         parts = (replaced("toylib.core:scale", lambda original, _: original), "toylib.core:other")
@@ -109,8 +107,7 @@ class Toy:
         for name in KINDS:
             patch = Patch(id=f"toy/toylib.{name}", summary="s", why="w", upstream=(), targets=targets)
             rows += filter(None, [row_of(patch, targets[0], tree, "toylib==1.2.0")])
-        measured = {f"toy/toylib.{name}": what for name, what in mutants.items()}
-        self.write(f"toypack/toylib/{NAME}", text_of({"toylib==1.2.0": {}}, rows, measured))
+        self.write(f"toypack/toylib/{NAME}", text_of({"toylib==1.2.0": {}}, rows))
 
     @staticmethod
     def lives(pid: int) -> bool:
@@ -127,9 +124,8 @@ class Toy:
 
     def python(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run Python there."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-        clean |= {"PYTHONPATH": str(self.folder), "OVERLAY_PACKS": "toy", "PYTHONDONTWRITEBYTECODE": "1"}
+        given = {"PYTHONPATH": str(self.folder), "OVERLAY_PACKS": "toy", "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            [sys.executable, *arguments], env=clean | environ, cwd=self.folder,
+            [sys.executable, *arguments], env=clean(**given | environ), cwd=self.folder,
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip

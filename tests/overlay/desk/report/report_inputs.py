@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import overlay
 from overlay import cli
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Has to be text wherever text may stand.
 HOSTILE = "</span></p><script>window.hacked=1</script>\"'><img src=x onerror=window.hacked=1>{{ 7*7 }}"

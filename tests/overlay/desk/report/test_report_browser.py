@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from browser import CHROMIUM, DRIVER, Browser, started
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None, reason="no browser: chromium and chromedriver are not installed"

@@ -6,15 +6,13 @@ import json
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from command_line import clean
 
 from overlay.desk.suite.report import read
 from overlay.source.source import InstalledTree
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: `scale` is wrong, and `offset` right. Nothing imports `other`.
 CODE = {
@@ -240,7 +238,7 @@ class Workplace:
                 "sites": {site: tree.digest(site)},
             }
             rows.append({**row, "verdict": "apply", "variant": "1", "shown": "passed"})
-        table = {"sources": {}, "rows": rows, "mutants": {}}
+        table = {"sources": {}, "rows": rows}
         files["acme_suite/patches/fakesuite/tested.json"] = json.dumps(table)
         write(self.packs, files)
 

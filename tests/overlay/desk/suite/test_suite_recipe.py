@@ -5,17 +5,13 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from suite_project import Workplace
 
 from overlay.desk.suite import recipe
 from overlay.errors import SuiteError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from suite_project import Workplace
 
 GOOD = """
 about = "It"

@@ -1,7 +1,0 @@
-"""What the tests of this folder leave to the nightly run."""
-
-from __future__ import annotations
-
-from repetitions import pytest_runtest_setup
-
-__all__ = ["pytest_runtest_setup"]
