@@ -175,6 +175,20 @@ DEFECTS = (
         way_out="a rollout without FP8",
     ),
     _silent(
+        id="verl.images-kept-over-updates",
+        summary="After a weight update, an image that vLLM has seen before enters the rollout as the earlier "
+        "weights encoded it. verl up to 0.7.0 asks for a vLLM that cannot clear what its encoder has made.",
+        met="Multimodal models on vLLM whose vision encoder is trained.",
+        when=all_of(
+            among("rollout.name", "vllm"),
+            beyond("the model has a vision encoder that is trained"),
+        ),
+        sites=("verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer.clear_kv_cache",),
+        upstream=("verl-project/verl#6522",),
+        shown="read",
+        way_out="freeze the vision encoder",
+    ),
+    _silent(
         id="verl.buffers-not-sent",
         summary="Buffers that training changes, such as e_score_correction_bias, keep their first values in "
         "vLLM.",

@@ -590,6 +590,42 @@ def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]
     return {"changed": 1, "times": data * context}
 
 
+@counting("slime.eval-settings")
+def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
+    asked: list[Any] = []
+    module = ModuleType("rollout")
+    # It is run over the names of its module, and others.
+    text = "async def run(args, rollout_id, data_set):\n    generate_and_rm(sampling_params={'top_p': 1})"
+    exec(text, vars(module))  # noqa: S102 -- it is written above
+    vars(module)["generate_and_rm"] = lambda **said: asked.append(said["sampling_params"])
+    run = fix.make_run(vars(module)["run"], module)
+    for stop in (["</a>"], None):
+        asyncio.run(run(SimpleNamespace(), 0, SimpleNamespace(stop=stop)))
+    assert asked == [{"top_p": 1, "stop": ["</a>"]}, {"top_p": 1}]
+    return {"calls": 2, "changed": 1}
+
+
+@counting("verl.multimodal-caches")
+def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]:
+    async def done(*_: object) -> None:
+        pass
+
+    said: list[str] = []
+    undo.setattr(log, "warning", said.append)
+    clear, updates = fix.make_clear_kv_cache(done, NO_MODULE), draw.randint(1, 5)
+    older = SimpleNamespace(reset_mm_cache=done)
+    newer = SimpleNamespace(**vars(older), reset_encoder_cache=done)
+    for engine, processor, node in ((newer, 1, 0), (older, 1, 0), (newer, None, 0), (newer, 1, 1)):
+        told = SimpleNamespace(
+            engine=engine, model_config=SimpleNamespace(processor=processor), node_rank=node
+        )
+        for _update in range(updates):
+            asyncio.run(clear(told))
+    # What cannot be cleared is told, and counts as nothing.
+    assert len(said) == updates
+    return {"changed": updates}
+
+
 @counting("verl.offload-shared-storage")
 def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
     # Of a device without memory: what counts is that it is not the CPU's, where nothing is ever freed.

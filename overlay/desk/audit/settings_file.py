@@ -181,8 +181,9 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
 
 
 def _listed(data: list[Any]) -> dict[str, Any]:
-    """Return the settings in a list of flags and overrides."""
-    return _Job((word, True) for one in data for word in shlex.split(str(one))).settings()
+    """Return the settings in a list of flags and overrides, and what it takes from elsewhere as defaults."""
+    job = _Job((word, True) for one in data for word in shlex.split(str(one)))
+    return job.settings() | ({"defaults": tuple(job.elsewhere)} if job.elsewhere else {})
 
 
 def _items(data: list[Any]) -> tuple[Any, ...]:

@@ -45,6 +45,8 @@ def make_run(original: Any, module: Any) -> Any:
         if own["min_new_tokens"] is None:
             own["min_new_tokens"] = getattr(args, "eval_min_new_tokens", None)
         own = {name: value for name, value in own.items() if value is not None}
+        EFFECT.calls += 1
+        EFFECT.changed += bool(own)
 
         def generate_and_rm(*given: Any, sampling_params: Any, **named: Any) -> Any:
             return module.generate_and_rm(*given, sampling_params={**sampling_params, **own}, **named)

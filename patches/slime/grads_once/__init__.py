@@ -19,8 +19,11 @@ def train_one_step(original: Any, *given: Any, **named: Any) -> Any:
     prepare, norm, step = optimizer.prepare_grads, optimizer.get_grad_norm, optimizer.step
     found: list[bool] = []
     stepping: list[bool] = []
+    over: list[bool] = []
 
     def prepare_grads() -> bool:
+        if over:
+            return bool(prepare())
         if not found:
             found.append(bool(prepare()))
         else:
@@ -29,7 +32,7 @@ def train_one_step(original: Any, *given: Any, **named: Any) -> Any:
         return found[0] and bool(stepping)
 
     def get_grad_norm() -> Any:
-        return float("nan") if any(found) else norm()
+        return float("nan") if any(found) and not over else norm()
 
     def take_step() -> Any:
         stepping.append(True)
@@ -38,13 +41,16 @@ def train_one_step(original: Any, *given: Any, **named: Any) -> Any:
     EFFECT.calls += 1
     # What somebody else has put in front of the class.
     before = {name: value for name, value in vars(optimizer).items() if name in _OVERLAID}
-    optimizer.prepare_grads, optimizer.get_grad_norm, optimizer.step = prepare_grads, get_grad_norm, take_step
+    ours = dict(zip(_OVERLAID, (prepare_grads, get_grad_norm, take_step), strict=True))
+    vars(optimizer).update(ours)
     try:
         return original(*given, **named)
     finally:
-        for name in _OVERLAID:
-            delattr(optimizer, name)
-        vars(optimizer).update(before)
+        over.append(True)  # a user's hook may have put something around them, which stays
+        for name, value in ours.items():
+            if vars(optimizer).get(name) is value:
+                delattr(optimizer, name)
+                vars(optimizer).update({one: before[one] for one in before if one == name})
 
 
 PATCH = Patch(

@@ -7,7 +7,9 @@ import sys
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+from overlay import log
 from overlay.model.settings import is_alone
 from overlay.patch import Contract
 from overlay.patches.verl.lora_own_memory.contract import import_worker
@@ -31,12 +33,12 @@ class _Engine:
     async def reset_prefix_cache(self, **_options: Any) -> None:
         self.prefixes.clear()
 
-
-class _Newer(_Engine):
-    """Of a vLLM that clears the caches of images as well."""
-
     async def reset_mm_cache(self) -> None:
         """What the processor made of an image does not depend on weights."""
+
+
+class _Newer(_Engine):
+    """Of a vLLM that clears what its encoder made of images as well."""
 
     async def reset_encoder_cache(self) -> None:
         self.images.clear()
@@ -55,20 +57,32 @@ def wrong(seed: str) -> str:
     # A verl that needs no patch may ask for a vLLM that can.
     for newer in (True,) if is_alone() else (True, False):
         for node in (0, 1):
-            server = object.__new__(kind)
-            server.engine = (_Newer if newer else _Engine)(draw.uniform(1, 2))
-            server.node_rank = node
-            for _update in range(2):
-                stale = [server.engine.see(image) for image in images]
-                server.engine.weight += draw.uniform(1, 2)
-                asyncio.run(server.clear_kv_cache())
-                seen = [server.engine.see(image) for image in images]
-                if node:  # the server of the first node clears the caches of all
-                    if seen != stale:
-                        return "the server of another node clears caches too"
-                elif newer and seen != [image * server.engine.weight for image in images]:
-                    return f"images are seen as {seen}, by the weights before an update"
+            for processor in (object(), None):
+                server = object.__new__(kind)
+                server.engine = (_Newer if newer else _Engine)(draw.uniform(1, 2))
+                server.node_rank, server.model_config = node, SimpleNamespace(processor=processor)
+                with mock.patch.object(log, "warning") as warned:
+                    found = _seen(server, images, draw)
+                # Without a processor there are no images, whose caches nobody has to clear.
+                if processor is not None and found != ("old" if node or not newer else "new"):
+                    return f"images are seen by the {found} weights, node {node}, a newer vLLM: {newer}"
+                told = bool(warned.call_args_list)
+                if told is not (processor is not None and not node and not newer):
+                    return f"it is {'' if told else 'not '}said that images are stale, a newer vLLM: {newer}"
     return ""
+
+
+def _seen(server: Any, images: list[int], draw: random.Random) -> str:
+    """Return by which weights the engine sees images after two updates, each time after it has seen them."""
+    found = set()
+    for _update in range(2):
+        for image in images:
+            server.engine.see(image)
+        server.engine.weight += draw.uniform(1, 2)
+        asyncio.run(server.clear_kv_cache())
+        new = [server.engine.see(image) == image * server.engine.weight for image in images]
+        found.add("new" if all(new) else "some" if any(new) else "old")
+    return " and ".join(sorted(found))
 
 
 CONTRACT = Contract(check=with_patches(wrong, "verl.multimodal-caches"), before=("verl.protocol",))

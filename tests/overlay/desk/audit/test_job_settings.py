@@ -137,6 +137,7 @@ def test_what_is_sourced_by_its_place_in_an_image_is_found_above_the_script(
         ("run.yaml", "n: ???\nranks: ${oc.env:N}\nfast: true\n", "untold"),
         ("run.yaml", "defaults:\n- other\nranks: 2\n", "untold"),
         ("run.yaml", "- a.ranks=2\n- a.fast=true\n", "met"),
+        ("run.yaml", "- a.ranks=2\n- +experiment=big\n", "untold"),
         ("run.yaml", "--ranks: 2\n--fast: true\n", "met"),
         ("run.yaml", "TEST_TYPE: x\nMODEL_ARGS:\n  --ranks: 2\n  --fast: true\n", "met"),
         ("run.json", '{"ranks": 2, "fast": true}', "met"),
