@@ -134,6 +134,7 @@ FLAGS = Dialect(
     implies=(
         ("colocate", "True", "offload_train", True),
         ("offload", "True", "offload_train", True),
+        ("no_rope_fusion", "True", "apply_rope_fusion", False),
         # slime makes the model from the checkpoint then, and hands it none of these.
         *(("megatron_to_hf_mode", "bridge", key, ...) for key in _OF_THE_MODEL),
         # So does Megatron.

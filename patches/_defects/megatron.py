@@ -161,6 +161,7 @@ DEFECTS = (
         fixed="0.19.0",
         patch="megatron.moe-aux-scale",
         way_out="one sequence in a micro-batch",
+        tried="tests/real/test_advice.py::test_one_sequence_in_a_micro_batch_weighs_as_much_as_it_should",
     ),
     _oom(
         id="megatron.recompute-holds-inputs",
@@ -453,6 +454,7 @@ DEFECTS = (
         sites=("megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count",),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
         way_out="pack sequences instead of padding them; before 0.19 with megatron.moe-aux-scale",
+        tried="tests/real/test_advice.py::test_packed_sequences_report_the_z_loss_of_all",
     ),
     _silent(
         id="megatron.masked-loss-before-0-14",

@@ -27,6 +27,6 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#5963", "NVIDIA/Megatron-LM#7103"),
         shown="read",
-        way_out="leave apply_rope_fusion off",
+        way_out="apply_rope_fusion=False, on a command line --no-rope-fusion",
     ),
 )

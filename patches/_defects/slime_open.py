@@ -31,6 +31,7 @@ DEFECTS = (
         upstream=("THUDM/slime#2061",),
         way_out="--rollout-sample-filter-path with slime.async-sample-filter, which can take samples out of "
         "the loss",
+        tried="tests/real/test_contracts.py::test_with_the_patch_the_contract_holds",
     ),
     _silent(
         id="slime.eps-clip-c-ignored-by-fsdp",

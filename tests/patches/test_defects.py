@@ -178,6 +178,9 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("verl.weights-read-early", "algorithm.adv_estimator=grpo rollout.nnodes=2", "untold"),
         ("verl.weights-read-early", "actor_rollout_ref.rollout.nnodes=2", "not-met"),
         ("verl.lora-views-reused", "critic.model.lora_rank=8", "not-met"),
+        # As slime's models have it: the flag switches off what the argument is called.
+        ("megatron.fused-mla-rope-heads", "--multi-latent-attention --no-rope-fusion", "not-met"),
+        ("megatron.fused-mla-rope-heads", "--multi-latent-attention --num-layers 2", "untold"),
         # 0.7.1, fsdp_workers.py: the legacy workers, which are the default, never read lora.merge.
         (
             "verl.lora-of-stacked-projections",

@@ -24,11 +24,16 @@ def cases(world: int) -> list[Case]:
     if not hasattr(TopKRouter, "_apply_global_aux_loss"):
         return masked
     scaled = of_losses.cases(world, of_losses.GLOBAL)
-    return masked + [
-        (f"a coefficient of all ranks, {name}", sizes, functools.partial(_scaled, step))
-        for name, sizes, step in scaled
-        if not name.endswith("padded")
-    ]
+    unpadded: list[Any] = [
+        *((f"a coefficient of all ranks, {name}", sizes, functools.partial(_scaled, step))
+          for name, sizes, step in scaled),
+        *((f"packed, {name}", sizes, step) for name, sizes, step in of_losses.cases(world, ["z_loss"])),
+        *((f"{count} in a micro-batch, {name}", sizes, functools.partial(_sequences, count, step))
+          for name, sizes, step in of_losses.cases(world, ["seq_aux_loss"])
+          if name.startswith("dp, seq_aux_loss, per token")
+          for count in (1, 2)),
+    ]  # fmt: skip
+    return masked + [one for one in unpadded if not one[0].endswith("padded")]
 
 
 def _masked(counts: tuple[tuple[int, int], ...]) -> dict[str, float]:
@@ -58,6 +63,15 @@ def _masked(counts: tuple[tuple[int, int], ...]) -> dict[str, float]:
     data = iter(zip(rows[:, rank], masks[:, rank], strict=True))
     parts.run_schedule([parallel], forward_step, data, batches=len(counts), tokens=ROWS, sequences=1)
     return {"error": parts.relative_error(model.weight.main_grad, one.grad)}
+
+
+def _sequences(count: int, step: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Take a step with so many sequences in a micro-batch."""
+    plain, of_losses.SEQUENCES = of_losses.SEQUENCES, count
+    try:
+        return step()
+    finally:
+        of_losses.SEQUENCES = plain
 
 
 def _scaled(step: Callable[[], dict[str, float]]) -> dict[str, float]:
