@@ -281,6 +281,17 @@ DEFECTS = (
         ),
         patch="megatron.offloaded-resume",
     ),
+    _crash(
+        id="megatron.offloaded-lists-of-one-rank",
+        summary="A job whose optimizer is offloaded to the CPU doesn't resume: Cannot merge two lists with "
+        "different lengths.",
+        when=all_of(
+            _OFFLOADED,
+            among("dist_ckpt_optim_fully_reshardable", False),
+            beyond("the job resumes from a checkpoint that slime 0.2.2 to 0.2.4 has saved on several ranks"),
+        ),
+        patch="megatron.offloaded-common-state",
+    ),
     _silent(
         id="megatron.indexer-loss-scale",
         summary="The gradient of the indexer's loss in DeepSeek sparse attention is too large by the number "

@@ -100,3 +100,42 @@ def test_the_last_checkpoint_of_sft_waits_for_somebody_to_finish_it(
     version: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> None:
     assert findings(listed(f"verl=={version}"), SAVED, SEED) == {"alone": [], "asked": [2]}
+
+
+UPDATED = """
+import json
+from types import SimpleNamespace
+from overlay.patches.verl.lora_own_memory.contract import import_worker
+utils, _ = import_worker()
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Linear(3, 2, bias=False)
+        self.register_buffer("bias", torch.zeros(2))
+
+    def load_weights(self, weights):
+        # As models of vLLM do: what is no parameter is passed over.
+        own = dict(self.named_parameters())
+        for name, tensor in weights:
+            if name in own:
+                own[name].data.copy_(tensor)
+
+worker = object.__new__(utils.vLLMColocateWorkerExtension)
+model = Model()
+worker.model_runner = SimpleNamespace(model=model, vllm_config=None)
+utils.is_fp8_model = lambda _config: False
+type(worker)._iter_all_models = lambda self: [model]
+type(worker)._use_mtp_drafter_weight_sync = lambda self: False
+worker._update_weights([("gate.weight", torch.ones(2, 3)), ("bias", torch.ones(2))], None, False)
+print(json.dumps({"gate": model.gate.weight.tolist(), "bias": model.bias.tolist()}))
+"""
+
+
+@pytest.mark.parametrize(("version", "bias"), [("0.8.0", 0.0), ("0.9.0", 1.0)])
+def test_buffers_keep_their_values_in_vllm_before_0_9(
+    version: str, bias: float, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> None:
+    found = findings(listed(f"verl=={version}"), UPDATED, SEED)
+    assert found == {"gate": [[1.0] * 3] * 2, "bias": [bias] * 2}
