@@ -65,7 +65,7 @@ def test_the_budget_is_of_one_step_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     # Importing Megatron takes seconds, and warns.
     utils: Any = SimpleNamespace(get_model_config=lambda model: model.config)
     monkeypatch.setitem(sys.modules, "megatron.core.utils", utils)
-    iterate = capped_partitions.make_iterator(get_data_iterator, SimpleNamespace(mpu=mpu))  # type: ignore[arg-type]
+    iterate = capped_partitions.make_iterator(get_data_iterator, SimpleNamespace(mpu=mpu))
     args = SimpleNamespace(use_dynamic_batch_size=True, max_tokens_per_gpu=50)
     with pytest.raises(KeyError):
         iterate(args, [], {})

@@ -25,7 +25,7 @@ def python(*words: str, seconds: float = 120, **environ: str) -> subprocess.Comp
 
 def overlay(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run a command, and return how it ended."""
-    return python("-m", "overlay", *words, **environ)
+    return python("-m", "overlay", *words, seconds=120, **environ)
 
 
 def read(*words: str, code: int = 0, **environ: str) -> Any:
