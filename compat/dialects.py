@@ -61,6 +61,7 @@ _MEGATRON: dict[str, object] = {
 _OF_THE_MODEL = (
     "num_experts", "multi_latent_attention", "softmax_type", "moe_aux_loss_coeff", "moe_z_loss_coeff",
     "moe_router_load_balancing_type", "moe_router_score_function", "moe_router_dtype", "mtp_num_layers",
+    "attention_output_gate", "experimental_attention_variant",
 )  # fmt: skip
 _SLIME: dict[str, object] = {
     "advantage_estimator": "grpo",
@@ -135,7 +136,11 @@ FLAGS = Dialect(
         ("offload", "True", "offload_train", True),
         # slime makes the model from the checkpoint then, and hands it none of these.
         *(("megatron_to_hf_mode", "bridge", key, ...) for key in _OF_THE_MODEL),
+        # So does Megatron.
+        *(("use_checkpoint_args", "True", key, ...) for key in _OF_THE_MODEL),
     ),
+    # Files whose settings go before those of the command line: slime's, and Megatron's.
+    whole={"custom_config_path": (), "megatron_config_path": (), "yaml_cfg": ()},
     sources=(
         "slime/utils/arguments.py",
         "slime/backends/megatron_utils/arguments.py",
@@ -195,6 +200,8 @@ VERL = Dialect(
     ),
     whole={
         "config_name": ("ppo_trainer*", "ppo_megatron_trainer*", "sft_trainer*"),
+        "config_path": ("config",),  # that of verl itself
+        "config_dir": (),
         # Trainers that generate apart from training take configurations of their own by default.
         "rollout.nnodes": (),
         "rollout.n_gpus_per_node": (),

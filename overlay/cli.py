@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: Of these the user can mend something, so they are exit code 2.
+#: Of these the user can correct something, so they are exit code 2.
 _USAGE = (SelectionError, LockError, ReportError, SuiteError, SettingsError, FolderError)
 
 
@@ -105,13 +105,15 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     """Return the parser. What only `overlay suite` and `overlay prove` need is imported for them alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
-        description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
+        description="Patches for known defects in an installed Megatron-Core, slime, miles or verl.",
         epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied, or (audit) a defect is "
-        "not mended; 2 usage, settings, output.",
+        "not patched; 2 usage, settings, output. A command may have more: docs/settings.md.",
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    choices = parser.add_subparsers(metavar="COMMAND", description="without one: what is here, on one screen")
+    choices = parser.add_subparsers(
+        metavar="COMMAND", description="without a command: a summary on one screen"
+    )
     parser.set_defaults(command=_cockpit, parser=parser, choices=choices.choices)
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
@@ -137,7 +139,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
 
         add_proof(proof)
     add("schema", _schema, "print the JSON schema of what the commands print with --json")
-    text = "show which patches the ranks of a job had, or write that, or an audit, as one HTML page"
+    text = "show which patches the ranks of a job had; -o writes that, or an audit, as a page"
     report = add("report", _report, text)
     what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
     report.add_argument("job", nargs="?", metavar="DIR", help=what)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from overlay.patch import Project
 
     #: What the settings of a job say of a defect.
-    Condition = Union["Setting", "Beyond"]  # noqa: UP007 -- they are strings
+    Condition = Union["Setting", "Before", "Beyond"]  # noqa: UP007 -- they are strings
 
 #: What a defect does to a job, the worst first: that which nobody notices.
 HARMS: dict[str, str] = {
@@ -40,6 +40,12 @@ class Setting(Record):
     other: tuple[object, ...] = ()
 
 
+class Before(Record):
+    """A condition that releases before one bring, and no setting: the defect is wider there."""
+
+    version: str
+
+
 class Beyond(Record):
     """Something that a defect takes to be met and that no setting tells, as a clause: "a tool is called"."""
 
@@ -56,7 +62,7 @@ class Defect(Record):
     summary: str
     #: One of `HARMS`.
     harm: str
-    #: The settings under which a job meets it, in words; empty for those of the patch that mends it.
+    #: The settings under which a job hits it, in words; empty for those of the patch that fixes it.
     met: str = ""
     #: The same for a machine: it is met if all conditions of one alternative are. None at all: by every job.
     when: tuple[tuple[Condition, ...], ...] = ()
@@ -140,6 +146,11 @@ def switched(key: str) -> Setting:
 def given(key: str) -> Setting:
     """Return the condition that a setting has a value, whatever it is."""
     return Setting(key=key, other=(None, False))
+
+
+def before(version: str) -> Before:
+    """Return the condition that the release comes before another one."""
+    return Before(version=version)
 
 
 def beyond(what: str) -> Beyond:

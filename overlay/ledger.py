@@ -54,7 +54,7 @@ class PatchStatus(Record):
 
 
 class Met(Record):
-    """A known defect that the job of this process meets, by the settings that its upstream has parsed."""
+    """A known defect that affects the job of this process, by the settings that its upstream has parsed."""
 
     defect: str
     harm: str
@@ -62,9 +62,9 @@ class Met(Record):
     state: str
     #: The settings by which it is met.
     why: str
-    #: What to do about it; empty where it is mended.
+    #: What to do about it; empty where it is patched.
     way_out: str = ""
-    #: The patch that mends it, or would.
+    #: The patch that fixes it, or would.
     patch: str = ""
 
 
@@ -84,7 +84,7 @@ class Status(Record):
     half_patched: tuple[str, ...] = ()
     #: Of the selection, the companions that nobody named: one that cannot be applied stops nothing.
     companions: tuple[str, ...] = ()
-    #: The known defects that this job meets, on the rank that says so.
+    #: The known defects that affect this job, on the rank that says so.
     met: tuple[Met, ...] = ()
     #: In a folder of a job, the digest of the code of `overlay`, patches included, and of each `pack NAME`.
     code: Mapping[str, str] = {}

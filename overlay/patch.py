@@ -162,7 +162,7 @@ class Target(Record):
     #: Name of another target's project, for whose sake alone this one is changed: where there is nothing to
     #: change in that one (it is not installed, or another release), this one is `not-needed`.
     serves: str = ""
-    #: Sites that tell sources apart beside those of the variants: where upstream has mended it, for one.
+    #: Sites that tell sources apart beside those of the variants: where upstream has fixed it, for one.
     tells: tuple[str, ...] = ()
 
     def modules(self) -> list[str]:
@@ -198,14 +198,14 @@ class Patch(Record):
     requires: tuple[str, ...] = ()
     #: Ids of patches whose work it does as well: where it applies, they are not needed.
     includes: tuple[str, ...] = ()
-    #: Whether it is selected along with whatever else is, unless it is dropped by its id: it mends nothing,
+    #: Whether it is selected along with whatever else is, unless it is dropped by its id: it fixes nothing,
     #: and serves those that do.
     companion: bool = False
     #: Of a companion: what a job does without it, as a clause of a warning.
     without: str = ""
     #: What changes in a job that runs, of `CHANGES`; a patch that merely refuses or reports says `safety`.
     changes: tuple[str, ...] = ()
-    #: The settings under which a job meets the defect, in a sentence: under others the patch changes nothing.
+    #: The settings under which a job hits the defect, in a sentence: under others the patch changes nothing.
     met: str = ""
     #: Whether only its id selects it, neither `all` nor a glob. An opt-in patch is a choice: our own reading
     #: where upstream's can be defended, or a trade of one thing for another. Every other patch is exact: it

@@ -70,7 +70,7 @@ def test_the_engine_names_no_upstream() -> None:
                 if (path.name, node.value) == ("effect.py", "torch"):
                     continue  # asked, where it is there already, whether it is compiling what counts
                 words = re.findall(r"[a-z]+", node.value.lower())
-                said = "Version-gated runtime patches"  # the description of the whole package may name them
+                said = "Patches for known defects in"  # the description of the whole package may name them
                 assert said in node.value or not any(name in words for name in UPSTREAMS[:4]), (
                     path,
                     node.value,

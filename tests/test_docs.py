@@ -47,7 +47,7 @@ def test_python_of_the_readme_runs(snippet: str) -> None:
 
 @pytest.mark.parametrize("line", [line for block in blocks("console") for line in block.splitlines()])
 def test_commands_of_the_readme_run(line: str) -> None:
-    _, program, *arguments = shlex.split(line)
+    _, program, *arguments = shlex.split(line, comments=True)
     assert program == "overlay"
     done = run(sys.executable, "-m", "overlay", *arguments)
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from overlay.defect import HARMS
 from overlay.desk import tables
@@ -16,7 +17,7 @@ from overlay.desk.output import (
     say,
     show,
 )
-from overlay.errors import SelectionError
+from overlay.errors import OverlayError, SelectionError
 from overlay.model import settings, text
 
 TYPE_CHECKING = False
@@ -41,19 +42,19 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     add_sites(plan)
     add_selection(plan, "what to select (default: OVERLAY_PATCHES, or all)")
     audit = add_command(
-        "audit", _audit, "list the known defects here, and which are mended, without importing anything"
+        "audit", _audit, "list the known defects here, and which are patched, without importing anything"
     )
     what = "a site-packages, a checkout, an unpacked wheel (default: what this Python imports)"
     audit.add_argument("path", nargs="*", metavar="PATH", help=what)
     add_sites(audit)
-    what = "the patches that mend defects (default: all, whatever OVERLAY_PATCHES says)"
+    what = "the patches that fix defects (default: all, whatever OVERLAY_PATCHES says)"
     add_selection(audit, what)
     what = "only defects of this harm; repeatable"
     audit.add_argument("--harm", action="append", choices=list(HARMS), help=what)
-    what = "the settings of a job: flags, a script with them, overrides or YAML; says which defects they meet"
+    what = "the settings of a job: flags, a script with them, overrides or YAML; says which defects they hit"
     audit.add_argument("--settings", metavar="FILE", help=what)
     audit.add_argument("--explain", metavar="ID", help="show everything about one defect, and its state here")
-    what = "check whether a Python process that starts here is patched, and say what to do if not"
+    what = "check that Python is patched here, and say what to do if not"
     add_command("doctor", _doctor, what)
 
 
@@ -61,7 +62,14 @@ def _list(engine: Engine, arguments: argparse.Namespace) -> int:
     patches = sorted(engine.known().values(), key=lambda patch: patch.id)
     verdicts = {one.patch: one.verdict for one in engine.plan_each().verdicts}
     data = [{**patch.to_dict(), "here": verdicts[patch.id]} for patch in patches]
-    show(arguments, data, lambda: tables.patches(patches, verdicts))
+    selected = engine.chosen("all").ids
+    with suppress(OverlayError):  # a wrong selection is no reason to list nothing
+        selected = engine.chosen().ids
+    named = {one.id for one in patches if one.opt_in and one.id not in selected}
+    here = {
+        name: tables.OPT_IN if name in named and word == "apply" else word for name, word in verdicts.items()
+    }
+    show(arguments, data, lambda: tables.patches(patches, here))
     return EXIT_OK
 
 
@@ -97,7 +105,7 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     audit = make_audit(engine, plan, tree)
     lines = [tables.plan(plan)]
     if audit.findings:
-        lines.append(text.wrap(f"known defects: {audit.count()}: `overlay audit` names them"))
+        lines.append(text.wrap(f"known defects: {audit.count()} (see `overlay audit`)"))
     show(arguments, audit.to_dict(), lambda: "\n".join(lines))
     _remark(tree, [engine.known()[name] for name in plan.selection])
     if arguments.site and {one.verdict for one in plan.verdicts} - {"not-selected"} == {"not-installed"}:

@@ -63,7 +63,7 @@ def _words(patch: Patch) -> Iterator[str]:
         yield f"why: sentences of at least {_WHY} characters: what goes wrong, for whom, and what is done"
     if bool(patch.without) != patch.companion:
         yield "without: what a job does without it, which a companion says and nothing else does"
-    if not (patch.upstream or patch.companion):  # a companion mends nothing
+    if not (patch.upstream or patch.companion):  # a companion fixes nothing
         yield "upstream: where upstream discusses it is missing"
     for reference in patch.upstream:
         if not UPSTREAM.fullmatch(reference):

@@ -41,7 +41,7 @@ class Locked(Record):
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
-    lock = add_command("lock", _lock, "record the verdicts in overlay.lock, to which OVERLAY_PIN holds a job")
+    lock = add_command("lock", _lock, "write overlay.lock, which OVERLAY_PIN enforces")
     lock.add_argument("--file", metavar="PATH", default="overlay.lock", help="default: overlay.lock")
     what = lock.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="write nothing, and say what differs")

@@ -9,6 +9,7 @@ import sys
 from difflib import get_close_matches
 
 from overlay.errors import OverlayError
+from overlay.model.text import wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,15 +43,17 @@ def show(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> 
 
 
 def say(text: str) -> None:
-    """Write a remark to standard error, apart from the output."""
-    sys.stderr.write(f"overlay: {text}\n")
+    """Write a remark to standard error, apart from the output: in one line, but for a person's eyes."""
+    said = f"overlay: {text}"
+    sys.stderr.write(f"{wrap(said, '  ', first='') if sys.stderr.isatty() else said}\n")
 
 
 def near(word: str, known: Iterable[str]) -> str:
     """Return what was perhaps meant by a word that is not known, or else all that is known."""
     known = sorted(known)
     found = get_close_matches(word, known, n=1)
-    return f"did you mean {found[0]}?" if found else f"there are: {', '.join(known)}"
+    listed = [one for one in known if one[0] != "-"] or known
+    return f"did you mean {found[0]}?" if found else f"there are: {', '.join(listed)}"
 
 
 def folder(text: str) -> str:

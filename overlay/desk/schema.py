@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from overlay.defect import HARMS, Beyond, Defect, Setting
+from overlay.defect import HARMS, Before, Beyond, Defect, Setting
 from overlay.desk.lock import Locked
 from overlay.desk.new import Written
 from overlay.desk.prove import contract, prove
@@ -35,7 +35,7 @@ _NAMES: dict[str, Any] = {
     "Any": Any,
     "Callable": Callable,
     "ClassVar": ClassVar,
-    "Condition": Setting | Beyond,
+    "Condition": Setting | Before | Beyond,
     "Fact": Present | Absent | Calls,
     "Factory": str,  # a function is printed as its name
     "Mapping": Mapping,

@@ -43,9 +43,9 @@ class Cockpit(Record):
     patches: dict[str, tuple[str, ...]]
     #: What is decided on the selected patches that cannot be applied.
     refused: tuple[Verdict, ...]
-    #: Ids of the known defects that are here and that a selected patch mends.
+    #: Ids of the known defects that are here and that a selected patch fixes.
     mended: tuple[str, ...]
-    #: Ids of those that are here and stay: no patch mends them, or it is not selected.
+    #: Ids of those that are here and stay: no patch fixes them, or it is not selected.
     left: tuple[str, ...]
     #: Ids of those that may be here or not: nobody has looked at this source.
     unknown: tuple[str, ...]
@@ -108,7 +108,7 @@ def _next(
     there: set[str],
     wanted: set[str],
 ) -> str:
-    """Return what to do: install something, mend a setting, look at a refused patch, start a job, pin it.
+    """Return what to do: install something, correct a setting, look at a refused patch, start a job, pin it.
 
     `there`: the projects that are installed. `wanted`: those that patches are for.
     """
@@ -140,10 +140,11 @@ def screen(item: Cockpit) -> str:
     lines = [table((f"overlay {item.version}", "version", "where"), rows)]
     if absent := [one.project for one in item.projects if not one.version]:
         lines.append(wrap(f"not installed: {', '.join(absent)}"))
-    lines += ["", *_refused(item.refused), *_patches(item.patches, item.stack)]
+    lines += ["", *_refused(item.refused), *_patches(item.patches, item.stack, armed=item.armed)]
     present = len(item.mended) + len(item.left)
-    count = f"{present} known defect{' is' if present == 1 else 's are'} here"
-    text = f"{count}: {len(item.mended)} mended, {len(item.left)} left"
+    count = f"{present} known defect{'s' * (present != 1)} here"
+    patched = "patched" if item.armed else "would be patched"
+    text = f"{count}, {len(item.mended)} {patched}, {len(item.left)} not"
     lines.append(wrap(f"{text}: {_some(item.left)} (`overlay audit`)" if item.left else text))
     if item.unknown:
         lines.append(wrap(f"not known for this source: {_some(item.unknown)}"))
@@ -168,13 +169,14 @@ def _refused(items: Sequence[Verdict]) -> list[str]:
     return [*lines, ""]
 
 
-def _patches(patches: Mapping[str, tuple[str, ...]], stack: str = "") -> list[str]:
+def _patches(patches: Mapping[str, tuple[str, ...]], stack: str, *, armed: bool) -> list[str]:
     """Return the patches that apply, as `project: name, name`, by what they change first of all."""
     lines = [f"{stack}:"] if stack else []
     if not patches:
         return [*lines, "no selected patch applies here"]
-    count = f"{len(patches)} patches apply" if len(patches) > 1 else "1 patch applies"
-    lines.append(f"{count}. What each changes in a job (overlay explain ID says when):")
+    count = f"{len(patches)} patch{'es' * (len(patches) > 1)}"
+    apply = f"appl{'y' if len(patches) > 1 else 'ies'}" if armed else "would apply"
+    lines.append(f"{count} {apply}. What each changes (overlay explain ID says when):")
     for first in (*_ORDER, ""):
         families: dict[str, list[str]] = {}
         for patch, changes in patches.items():

@@ -7,6 +7,9 @@ from collections import Counter
 from overlay.model import text
 from overlay.source.decide import sites_in
 
+#: Stands for the verdict on a patch that would apply, but that only its id selects.
+OPT_IN = "opt-in"
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +25,7 @@ def patches(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
     """Return the table of `overlay list`: those that are of use here come first."""
     rows = []
     for patch in items:
-        opt_in = " (opt-in)" if patch.opt_in else ""
+        opt_in = " (opt-in)" if patch.opt_in and verdicts[patch.id] != OPT_IN else ""
         rows.append((patch.id, verdicts[patch.id], f"{patch.summary}{opt_in}"))
     rows.sort(key=lambda row: row[1] == "not-installed")
     return text.table(("patch", "here", "summary"), rows)
@@ -48,12 +51,12 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
     lines = [text.wrap(f"{patch.id}: {patch.summary}"), "", text.wrap(patch.why), ""]
     if patch.changes:
         lines.append(text.wrap(_on_numbers(patch)))
-        lines.append(text.wrap(f"Changes in a job: {', '.join(patch.changes)}. Met under: {patch.met}"))
-    lines.append(f"Alone: overlay run --patches {alone} COMMAND")
+        lines.append(text.wrap(f"Changes in a job: {', '.join(patch.changes)}. When: {patch.met}"))
+    lines.append(text.wrap(f"Only this patch: overlay run --patches {alone} COMMAND"))
     if patch.opt_in:
         lines.append(text.wrap(f"Opt-in: `all` leaves it out, OVERLAY_PATCHES=all,{patch.id} takes it"))
     if patch.evidence:
-        lines.append(text.wrap(f"{'Why it is a choice' if patch.opt_in else 'Exact'}: {patch.evidence}"))
+        lines.append(text.wrap(f"{'Why it is a choice' if patch.opt_in else 'Evidence'}: {patch.evidence}"))
     lines.append(text.wrap(f"Upstream: {', '.join(patch.upstream)}"))
     if patch.requires:
         lines.append(f"Requires: {', '.join(patch.requires)}")
@@ -62,7 +65,7 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
         rows = [(row.means, ": ".join(filter(None, [", ".join(row.sources()), row.reason]))) for row in found]
         kind = " (optional)" if target.optional else ""
         kind += f" (for {target.serves} alone)" if target.serves else ""
-        lines += ["", f"{target.project.name}{kind}", text.table(("verdict", "tested on"), rows)]
+        lines += ["", f"{target.project.name}{kind}", text.table(("verdict (variant)", "tested on"), rows)]
     detail = _detail(verdict).replace(sites_in(patch.id), "")  # they follow here
     lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
@@ -72,7 +75,7 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
 def _on_numbers(patch: Patch) -> str:
     said = "Changes the numbers of a running job:"
     if "numbers" in patch.changes:
-        return f"{said} YES, under the settings below. A job that does not meet them keeps its numbers."
+        return f"{said} YES, under the settings below. Any other job keeps its numbers."
     return f"{said} no (by rounding at most)."
 
 
@@ -87,7 +90,8 @@ def checkup(item: Checkup) -> str:
     for check in item.checks:
         first = f"{check.name:<14}{check.answer:<3}  "
         lines.append(text.wrap(check.found, " " * 19, first=first))
-    lines += ["", "what to do:" if not item.armed else "next:"]
+    each = " all of these" * (len(item.todo) > 1)
+    lines += ["", f"what to do:{each}" if not item.armed else "next:"]
     lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
     return "\n".join(lines)
 

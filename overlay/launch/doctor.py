@@ -146,7 +146,7 @@ def _pythons() -> list[Check]:
             continue
         if answer.prefix not in checks:
             reason = refusal(interpreter, answer)
-            found = f"{interpreter.path}, which starts {'no overlay' if reason else 'overlay'}"
+            found = f"{interpreter.path}, {'without' if reason else 'with'} overlay"
             checks[answer.prefix] = _check(name, NO if reason else YES, found, reason)
     return [*checks.values()]
 
@@ -173,6 +173,6 @@ def _ray(projects: tuple[Installed, ...], wrong: list[Check]) -> Check:
     if ray is None:
         return _check(name, NONE, "Ray is not installed" if projects else "not looked for")
     if wrong:
-        return _check(name, NO, f"their driver would not be enabled: see {wrong[0].name}")
-    found = f"Ray {ray.version}: an enabled driver arms them; each node needs overlay in its Python"
+        return _check(name, NO, f"the driver would not be patched (see {wrong[0].name})")
+    found = f"Ray {ray.version}: an enabled driver has them patched; each node needs overlay in its Python"
     return _check(name, YES, found)

@@ -218,36 +218,42 @@ class RayJobs(Interception):
             log.info(f"Ray: the workers of this job are not patched, because of OVERLAY={said} in {place}")
             return env
         by_hand = "OVERLAY" in given  # then somebody vouches for it
-        if not by_hand:
-            self._look_at_python(env)
+        sure = by_hand or self._reads_variables(env)
         added = {name: value for name, value in variables().items() if name not in given}
         if by_hand:
             added = {name: value for name, value in added.items() if _DEFAULTS.get(name) != value}
         told = _introduced() if drives else {}
         if added and drives is not False:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-            who = "overlay is enabled in the workers of this job"
+            what = "overlay is enabled in the workers of this job by its runtime_env"
             if drives is None:
-                who = "overlay is enabled in this job, if it is installed where the job runs,"
-            log.info(f"Ray: {who} by its runtime_env: {shown}")
+                place = "this job, if it is installed where the job runs,"
+                what = f"overlay is enabled in {place} by its runtime_env"
+            if not sure:
+                what = "the variables that enable overlay are in the runtime_env of this job"
+            log.info(f"Ray: {what}: {shown}")
         return {**env, "env_vars": {**given, **added, **told}} if added or told else env
 
-    def _look_at_python(self, env: dict[str, Any]) -> None:
-        """Refuse a job whose workers would not read the variables."""
+    def _reads_variables(self, env: dict[str, Any]) -> bool:
+        """Return whether the workers of a job read the variables, and refuse the job if they may not."""
+        sure = True
         for field in _OTHER_PYTHONS:
             # With `uv run`, Ray lets workers start as the driver did.
             words = str(env.get(field) or "").split()
             if words and not (field == "py_executable" and os.path.basename(words[0]) == "uv"):
+                sure = False
                 self._refuse(
                     f"{field!r} in the runtime_env of this job gives its workers another Python: if "
                     f"overlay is not installed there, they run without patches",
                     f"once it is, say that overlay is enabled in workers: {_LINE}",
                 )
         if reason := self._why_unarmed():
+            sure = False
             self._refuse(
                 f"workers of this job would run without patches: {_NOT_ENABLED}, as {reason}",
                 f"if it is enabled where they run, say so: {_LINE}",
             )
+        return sure
 
     def _look_around(self) -> None:
         """Refuse a process that has started a job already, whose workers are not armed as it is."""

@@ -261,12 +261,12 @@ def nearest(term: str, ids: list[str], listed: str = "`overlay list`") -> str:
     """Return a hint for an unknown id: the nearest ones, else all, or what lists them if they are many."""
     from difflib import get_close_matches
 
-    near = get_close_matches(term, ids, n=3, cutoff=0.5)
+    near = get_close_matches(term, ids, n=3)
     if not near:
         tails = {name.partition(".")[2]: name for name in ids}
         near = [tails[tail] for tail in get_close_matches(term, tails, n=3, cutoff=0.5)]
     if near:
-        return f"the nearest: {', '.join(near)}"
+        return f"did you mean {' or '.join(near)}?"
     if len(ids) > _READ:
         return f"there are {len(ids)}, which {listed} names"
     return f"there are: {', '.join(ids) or 'none'}"

@@ -1,4 +1,4 @@
-"""The known defects that this very job meets, by the settings that its upstream has parsed.
+"""The known defects that affect this very job, by the settings that its upstream has parsed.
 
 Nothing is guessed: an option that the upstream does not have, and a condition that no setting tells, are not
 met. So the list is never longer than the truth, and may be shorter.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 #: The most defects that the line names.
 NAMED = 3
-#: A patch in one of these states does not mend what it is for, whatever its verdict.
+#: A patch in one of these states does not fix what it is for, whatever its verdict.
 _OUT = ("failed", "incomplete", "skipped", "reverted")
 
 
 def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]) -> None:
-    """Find the known defects that this job meets, keep them for the ledger, and log them in a line.
+    """Find the known defects that affect this job, keep them for the ledger, and log them in a line.
 
     Only the first rank does. Never raises: no job may fail of a line in its log.
 
@@ -44,11 +44,11 @@ def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]
         if found:
             (log.warning if any(one.state != "mended" for one in found) else log.info)(sentence(found))
     except Exception as error:  # noqa: BLE001 -- see above
-        log.debug(f"the known defects that this job meets cannot be told: {error!r}")
+        log.debug(f"the known defects that affect this job cannot be told: {error!r}")
 
 
 def find(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]) -> tuple[Met, ...]:
-    """Return the known defects that a job meets, those that are not mended first, then the worst."""
+    """Return the known defects that affect a job, those that are not patched first, then the worst."""
     from overlay.defect import HARMS
     from overlay.source.judge import judge
     from overlay.source.known_defects import records, whole
@@ -150,12 +150,12 @@ def _verdicts(
 
 
 def sentence(found: Sequence[Met]) -> str:
-    """Return what the log says of the defects that a job meets."""
+    """Return what the log says of the defects that affect a job."""
     left = [one for one in found if one.state != "mended"]
-    mended = len(found) - len(left)
-    count = f"this job meets {len(found)} known defect{'s' * (len(found) != 1)}"
+    patched = len(found) - len(left)
+    count = f"{len(found)} known defect{'s affect' if len(found) != 1 else ' affects'} this job"
     if not left:
-        return f"{count}, {'all ' if mended > 1 else ''}fixed here"
+        return f"{count}, {'all ' if patched > 1 else ''}patched here"
     named = "; ".join(f"{one.defect} ({one.harm}): {one.way_out}" for one in left[:NAMED])
     more = f"; and {len(left) - NAMED} more: overlay report" if len(left) > NAMED else ""
-    return f"{count}, {mended} fixed here, {len(left)} not: {named}{more}"
+    return f"{count}, {patched} patched here, {len(left)} not: {named}{more}"

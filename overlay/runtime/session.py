@@ -325,12 +325,13 @@ class Session:
         what = entry.outcome
         if what in _QUIET:
             return
+        said = what if what == "failed" else f"is {what}"
         if self._pin is not None and not self._pin.accepts(entry.patch.id, what):
             held = "" if self._pin.name in entry.reason else f" (pinned to {self._pin.name})"
-            raise PinError(f"{entry.label} is {what}: {entry.reason}{held}")
+            raise PinError(f"{entry.label} {said}: {entry.reason}{held}")
         if self._is_strict_on(entry):
             way_out = f"strict mode; {self._way_out(entry)}"
-            raise PatchError(f"{entry.label} is {what}: {entry.reason} ({way_out})")
+            raise PatchError(f"{entry.label} {said}: {entry.reason} ({way_out})")
 
     def _is_strict_on(self, entry: Entry) -> bool:
         """Return whether it is an error that a patch cannot be applied: of an unnamed companion, never."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from overlay.defect import Beyond, Setting
+from overlay.defect import Before, Beyond, Setting
 from overlay.model.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 #: What settings can say of a defect.
 ANSWERS = {
-    "met": "met by these settings",
+    "met": "hit by these settings",
     "untold": "cannot be told from these settings",
-    "not-met": "not met by these settings",
+    "not-met": "not hit by these settings",
 }
 
 
@@ -55,7 +55,11 @@ def means(full: str, key: str, aside: tuple[str, ...]) -> bool:
 
 
 def answer(
-    defect: Defect, look_up: LookUp, assumed: Sequence[Setting] = (), unknown: str = " is not known"
+    defect: Defect,
+    look_up: LookUp,
+    assumed: Sequence[Setting] = (),
+    unknown: str = " is not known",
+    version: str = "",
 ) -> Answer:
     """Return what the settings of a job say of a defect.
 
@@ -64,20 +68,34 @@ def answer(
         look_up: Gives the settings.
         assumed: What must hold as well.
         unknown: What to say of a setting that `look_up` does not know.
+        version: The release that is there, if that is known.
 
     """
 
     def one(condition: Condition) -> Answer:
         if isinstance(condition, Beyond):
             return Answer(word="untold", why=condition.what)
+        if isinstance(condition, Before):
+            return _release(defect.project.name, version, condition.version)
         # An engine for the actor and one for the critic, say: one that meets it is enough.
         places = [_value(condition, *place) for place in look_up(condition)]
         return _any(places) if places else Answer(word="untold", why=f"{condition.key}{unknown}")
 
     first = [one(condition) for condition in assumed]
     if not defect.when:
-        return _all([*first, Answer(word="met", why="by every job")])
+        return _all([*first, Answer(word="met", why="every job hits it")])
     return _any([_all([*first, *map(one, way)]) for way in defect.when])
+
+
+def _release(project: str, version: str, limit: str) -> Answer:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        # The candidates of a release have what it has.
+        older = Version(Version(version).base_version) < Version(limit)
+    except InvalidVersion:
+        return Answer(word="untold", why=f"{project} is before {limit}")
+    return Answer(word="met" if older else "not-met", why=f"{project} is {version}")
 
 
 def _value(condition: Setting, full: str, one: Any, remark: str) -> Answer:

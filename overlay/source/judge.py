@@ -1,4 +1,4 @@
-"""Whether an installation has a defect, by its source, and whether a patch mends it there."""
+"""Whether an installation has a defect, by its source, and whether a patch fixes it there."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 #: What an installation can be to a defect, in the order in which people are told.
 STATES: dict[str, str] = {
-    "open": "present and not mended",
+    "open": "not patched",
     "unknown-source": "not known for this source",
-    "mended": "present and mended",
-    "not-needed": "not there: this release does not have the code that is wrong",
+    "mended": "patched",
+    "not-needed": "not in this release, which does not have the code that is wrong",
     "not-installed": "the project is not installed",
 }
 #: Said where neither a setting nor a release is known to help.
-NONE = "no way out is known"
+NONE = "no workaround is known"
 _OF_VERDICTS = {
     "apply": "open",
     "not-needed": "not-needed",
@@ -40,7 +40,7 @@ class Finding(Record):
     harm: str
     #: One of `STATES`.
     state: str
-    #: Why it is not mended, or cannot be told; empty if there is nothing to say.
+    #: Why it is not patched, or cannot be told; empty if there is nothing to say.
     reason: str = ""
     #: What to do about it, empty if there is nothing to be done.
     way_out: str = ""
@@ -99,7 +99,7 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
 
 
 def _look(defect: Defect, verdicts: Mapping[str, Verdict], tree: Tree, table: Table) -> TargetVerdict:
-    """Return the verdict on a defect's own sources, or on those of the patch that mends it."""
+    """Return the verdict on a defect's own sources, or on those of the patch that fixes it."""
     if not defect.sites:
         name = defect.project.name
         return next(one for one in verdicts[defect.patch].targets if one.project == name)
@@ -124,7 +124,7 @@ def _way_out(defect: Defect) -> str:
 
 def advice(defect: Defect) -> str:
     """Return what to do about a defect, and whether anybody tried it; empty if nothing is known."""
-    untried = "" if defect.tried or not defect.way_out else "(not tried) "
+    untried = "" if defect.tried or not defect.way_out else "(untested) "
     return untried + defect.way_out
 
 

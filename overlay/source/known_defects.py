@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
-    """Return all defects by id; what one leaves to the patch that mends it stands in it.
+    """Return all defects by id; what one leaves to the patch that fixes it stands in it.
 
     Args:
         patches: All that are known, by id.
@@ -44,7 +44,7 @@ def dialects() -> tuple[Dialect, ...]:
 
 
 def whole(defect: Defect, patches: Mapping[str, Patch], table: Table) -> Defect:
-    """Return a defect with what its record leaves to the patch that mends it, and to the table."""
+    """Return a defect with what its record leaves to the patch that fixes it, and to the table."""
     patch = patches.get(defect.patch)
     of = defect.id if defect.sites else defect.patch
     fixed = defect.fixed or (table.first_without(of, defect.project.name, defect.only) if of else None)

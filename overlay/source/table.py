@@ -48,8 +48,8 @@ _CALLS = "calls "
 #: What a row rests on, and how that is said.
 SHOWN = {
     "passed": "its contract passes with the patch",
-    "alone": "upstream alone keeps the contract",
-    "absent": "nothing that the patch replaces is there",
+    "alone": "upstream does not have the defect",
+    "absent": "this source has nothing that the patch replaces",
     "read": "somebody has read the source",
 }
 

@@ -1,7 +1,7 @@
-"""What is known to be wrong in Megatron-Core: first what a patch mends, then what none does."""
+"""What is known to be wrong in Megatron-Core: first what a patch fixes, then what none does."""
 
 from overlay.compat.projects import MEGATRON
-from overlay.defect import above, among, beyond, given, other, switched
+from overlay.defect import above, among, before, beyond, given, other, switched
 from overlay.patches._defects._short_forms import NOT_SLIME, all_of, by_harm, one_of
 
 _CP = above("context_parallel_size", 1)
@@ -13,6 +13,7 @@ _Z = above("moe_z_loss_coeff", 0)
 _EXPERTS = given("num_experts")
 _OFFLOADED = switched("optimizer_cpu_offload")
 _WEIGHTS_ALONE = beyond("weights are loaded after the optimizer was made, without its states")
+_WITHOUT_FUSED_ADAM = beyond("the job resumes, with neither Transformer Engine nor Apex")
 _OVERLAPPED = among("no_overlap_p2p_communication", False)
 _MTP = "megatron.core.transformer.multi_token_prediction"
 _BUFFER = "megatron.core.distributed.param_and_grad_buffer"
@@ -31,7 +32,7 @@ DEFECTS = (
         id="megatron.async-save-unpinned",
         summary="An asynchronous checkpoint is written from pinned memory that the trainer may reuse "
         "meanwhile. It is corrupt, which shows when it is loaded.",
-        when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False)),
+        when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False, None)),
         patch="megatron.async-checkpoint-pin",
     ),
     _crash(
@@ -58,7 +59,7 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.mla-norm-repeated",
-        summary="The gradient norm, and so clipping, counts undivided projections of multi-latent "
+        summary="The gradient norm, and so clipping, counts replicated projections of multi-latent "
         "attention TP times.",
         met="Multi-latent attention with tensor parallelism on Transformer Engine.",
         when=all_of(_TP, switched("multi_latent_attention")),
@@ -127,7 +128,7 @@ DEFECTS = (
         "parallelism); before 0.14 moe_aux_loss_coeff with data parallelism.",
         when=(
             (_EXPERTS, _Z, beyond("there are several ranks")),
-            (_EXPERTS, _AUX, beyond("there are several data parallel ranks, and Megatron is before 0.14")),
+            (_EXPERTS, _AUX, before("0.14"), beyond("there are several data parallel ranks")),
         ),
         only=("0.12", "0.14", "before 0.16", "0.16", "0.18"),
         fixed="0.19.0",
@@ -247,7 +248,7 @@ DEFECTS = (
         "states, and the first step puts back those that the job began with.",
         when=(
             (_OFFLOADED, among("use_precision_aware_optimizer", False), _WEIGHTS_ALONE),
-            (_OFFLOADED, _WEIGHTS_ALONE, beyond("Megatron is before 0.13")),
+            (_OFFLOADED, _WEIGHTS_ALONE, before("0.13")),
         ),
         patch="megatron.offloaded-weights",
     ),
@@ -327,6 +328,18 @@ DEFECTS = (
         patch="megatron.muon-gated-qkv",
     ),
     _silent(
+        id="megatron.global-aux-counts",
+        summary="global_aux_loss divides the experts' counts of all micro-batches by the tokens of one. "
+        "Where micro-batches differ in size, the loss and its gradient are off by the ratio.",
+        when=all_of(
+            _EXPERTS,
+            among("moe_router_load_balancing_type", "global_aux_loss"),
+            _AUX,
+            beyond("micro-batches have different numbers of tokens"),
+        ),
+        patch="megatron.global-aux-tokens",
+    ),
+    _silent(
         id="megatron.gdn-norm-gradient",
         summary="Without sequence parallelism, each tensor parallel rank trains the last norm of a "
         "Gated DeltaNet on its own heads only, and the copies drift apart.",
@@ -345,7 +358,7 @@ DEFECTS = (
             one_of(
                 among("sequence_parallel", False),
                 beyond("mla_down_proj_fusion is set"),
-                beyond("Megatron is before 0.14"),
+                before("0.14"),
             ),
         ),
         patch="megatron.mla-rotary-key-over-tp",
@@ -369,7 +382,7 @@ DEFECTS = (
     _oom(
         id="megatron.attention-logit-kept",
         summary="The largest attention logit is never reset, and keeps the graph of each step in memory.",
-        when=all_of(switched("log_max_attention_logit"), among("qk_clip", False)),
+        when=all_of(switched("log_max_attention_logit"), among("qk_clip", False, None)),
         patch="megatron.attention-logit-memory",
     ),
     _silent(
@@ -455,7 +468,7 @@ DEFECTS = (
         ),
         sites=("megatron.core.pipeline_parallel.schedules:forward_step",),
         upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#1764"),
-        way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp mends it",
+        way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp fixes it",
         tried="tests/real/test_advice.py::test_a_loss_per_token_is_right_in_0_13",
     ),
     _silent(
@@ -492,12 +505,9 @@ DEFECTS = (
         summary="A fully reshardable checkpoint does not load into torch's own Adam: KeyError: 'step'.",
         met="A resume with dist_ckpt_optim_fully_reshardable (before 0.15 with optimizer states of the type "
         "fully_sharded_model_space), where neither Transformer Engine nor Apex is installed.",
-        when=all_of(
-            one_of(
-                switched("dist_ckpt_optim_fully_reshardable"),
-                beyond("Megatron is before 0.15, and the checkpoint is fully_sharded_model_space"),
-            ),
-            beyond("the job resumes, with neither Transformer Engine nor Apex"),
+        when=(
+            (switched("dist_ckpt_optim_fully_reshardable"), _WITHOUT_FUSED_ADAM),
+            (before("0.15"), beyond("the checkpoint is fully_sharded_model_space"), _WITHOUT_FUSED_ADAM),
         ),
         sites=(f"{_DISTRIBUTED}._set_main_param_and_optimizer_states",),
         way_out="install Transformer Engine or Apex",
@@ -549,7 +559,7 @@ DEFECTS = (
             "megatron.core.optimizer.cpu_offloading.hybrid_optimizer:HybridDeviceOptimizer.__init__",
         ),
         shown="read",
-        way_out="have no weight in float32",
+        way_out="keep no weights in float32",
     ),
     _silent(
         id="megatron.mxfp8-offsets-unaligned",

@@ -1,4 +1,4 @@
-"""What is known to be wrong in miles, and mended by a patch."""
+"""What is known to be wrong in miles, and fixed by a patch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What is known to be wrong in slime and mended by a patch."""
+"""What is known to be wrong in slime and fixed by a patch."""
 
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.defect import above, among, beyond, given, other, switched
+from overlay.defect import above, among, before, beyond, given, other, switched
 from overlay.patches._defects._short_forms import all_of, by_harm, one_of
 
 _PPO = among("advantage_estimator", "ppo")
@@ -153,7 +153,7 @@ DEFECTS = (
             (switched("balance_data"),),
             (switched("balance_by_flops"),),
             # From 0.3 on micro-batches are packed by first fit.
-            (switched("use_dynamic_batch_size"), beyond("slime is before 0.3")),
+            (switched("use_dynamic_batch_size"), before("0.3")),
             (among("train_backend", "fsdp"),),
         ),
         patch="slime.fast-partitioner",

@@ -1,4 +1,4 @@
-"""What is known to be wrong in slime and that no patch mends."""
+"""What is known to be wrong in slime and that no patch fixes."""
 
 from __future__ import annotations
 

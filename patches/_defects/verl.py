@@ -1,4 +1,4 @@
-"""What is known to be wrong in verl and mended by a patch."""
+"""What is known to be wrong in verl and fixed by a patch."""
 
 from __future__ import annotations
 
@@ -151,7 +151,11 @@ DEFECTS = (
         summary="Before the turn of a tool, what the chat template puts between turns is lost, such as the "
         "line feed of Qwen's.",
         when=all_of(
-            one_of(switched("multi_turn.enable"), among("default_agent_loop", "tool_agent")),
+            one_of(
+                switched("multi_turn.enable"),
+                among("default_agent_loop", "tool_agent"),
+                beyond("the data set names the agent tool_agent"),
+            ),
             beyond("the chat template separates turns, as those of Qwen do"),
         ),
         patch="verl.turn-separator",
@@ -162,7 +166,11 @@ DEFECTS = (
         "weights encoded it.",
         when=all_of(
             among("rollout.name", "vllm"),
-            one_of(among("free_cache_engine", False), other("checkpoint_engine.backend", "naive")),
+            one_of(
+                among("free_cache_engine", False),
+                other("checkpoint_engine.backend", "naive"),
+                beyond("verl is before 0.8, or vLLM before 0.17"),
+            ),
             beyond("the model has a vision encoder that is trained"),
         ),
         patch="verl.multimodal-caches",

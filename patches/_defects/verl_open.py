@@ -1,4 +1,4 @@
-"""What is known to be wrong in verl and that no patch mends."""
+"""What is known to be wrong in verl and that no patch fixes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ _WORKER = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension._
 _FP8 = "verl.utils.vllm.vllm_{}_utils:is_fp8_weight"
 _SAMPLE = "verl.utils.dataset.multiturn_sft_dataset:MultiTurnSFTDataset.__getitem__"
 _ENTROPY = "verl.utils.kernel.kernels:efficient_entropy_triton_kernel_epilogue"
+
+#: LoRA, and what decides whether verl merges it, beside the setting.
+_LORA = one_of(above("lora_rank", 0), above("lora.rank", 0))
+_LEGACY = among("trainer.use_legacy_worker_impl", "auto", "enable")
+_STACKED_SINCE = beyond("vLLM is 0.25 or later")
 
 _silent, _hang, _oom, _crash, _slow = by_harm(VERL)
 
@@ -73,7 +78,7 @@ DEFECTS = (
         met="distillation.enabled=True, and a micro-batch whose tokens are all masked.",
         when=all_of(switched("distillation.enabled"), beyond("a micro-batch has no token that counts")),
         sites=(_RANGE,),
-        way_out="drop samples without a token that counts",
+        way_out="drop samples that are fully masked",
         tried="tests/real/test_advice.py::test_a_distillation_of_one_token_is_measured",
     ),
     _silent(
@@ -121,17 +126,16 @@ DEFECTS = (
         id="verl.lora-of-stacked-projections",
         summary="vLLM 0.25 and later take tensors of a LoRA adapter for others, because projections "
         "are stacked in another way. Only odd rollouts show it.",
-        met="LoRA that is not merged, with vLLM 0.25 or later.",
-        when=all_of(
-            one_of(above("lora_rank", 0), above("lora.rank", 0)),
-            among("lora.merge", False),
-            beyond("vLLM is 0.25 or later"),
+        met="LoRA that is not merged, with vLLM 0.25 or later. The legacy workers of FSDP never merge it.",
+        when=(
+            *all_of(_LORA, among("lora.merge", False), _STACKED_SINCE),
+            *all_of(_LORA, among("strategy", "fsdp", "fsdp2"), _LEGACY, _STACKED_SINCE),
         ),
         sites=(_HIJACK,),
         upstream=("verl-project/verl#7453",),
         fixed="0.9.1",
-        way_out="a vLLM before 0.25; or lora.merge=True on Megatron from 0.7.1 on, and on FSDP with "
-        "verl.lora-merged-sync or from 0.9 on",
+        way_out="a vLLM before 0.25; or lora.merge=True on Megatron from 0.7.1 on, and on FSDP from 0.9 on, "
+        "or with verl.lora-merged-sync from 0.8 on (0.7.1: trainer.use_legacy_worker_impl=disable)",
     ),
     _silent(
         id="verl.bridge-gradients-in-bf16",

@@ -12,7 +12,7 @@ from overlay.cli import main as overlay
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the screen. Its own exit code says that something is not mended, and is no failure here."""
+    """Print the screen. Its own exit code says that something is not patched, and is no failure here."""
     argparse.ArgumentParser(prog="scripts/demo audit", description=__doc__).parse_args(arguments)
     code = overlay(["audit"])
     return 0 if code == 1 else code

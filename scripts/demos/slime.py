@@ -35,7 +35,8 @@ MODES = {"plain": "slime {} as released", "overlay": "slime {} with overlay"}
 LEGEND = """\
 over budget: micro-batches of more tokens than max_tokens_per_gpu allows, of how many, and the worst of them.
 A: advantages; g: gradient; relative errors against one process in float64.
-W: the first weights that go to the engines; the largest difference from the actor's.
+W: weights that go to the engines, the first or those of two rollouts; the largest difference from the
+actor's.
 peak: bytes that a step held at once, in the float32 logits of a rank's largest micro-batch.
 Not run: kernels (CUDA, Triton, Transformer Engine), NCCL, checkpoints, offloading, SGLang's engines, experts
 on several ranks, allgather context parallelism, what a critic sends an actor. Numbers are float32 where
@@ -95,7 +96,8 @@ def run_all(images: dict[str, Path], seed: int) -> dict[tuple[str, str], dict[st
         release, mode = key
         what = MODES[mode].format(release)
         say(f"{what}: importing slime and Megatron ...")
-        return run(images[release], mode, cases_of(release), seed, lambda text: say(f"{what}: {text}"), stop)
+        told = lambda text: say(f"{what}: {text}")  # noqa: E731
+        return run(release, images[release], mode, cases_of(release), seed, told, stop)
 
     keys = [(release, mode) for release in images for mode in MODES]
     # Ranks wait for each other a good part of the time.

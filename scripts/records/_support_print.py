@@ -109,7 +109,8 @@ def text() -> str:
         if patches and here:
             parts.append("\n".join(_table(group, patches, here, table)))
     done = ", ".join(over(table, load_patches(), listed)) or "none"
-    parts.append(textwrap.fill(f"not needed by the newest release and the heads: {done}", WIDTH))
+    text = f"not needed by the newest release and the heads: {done}"
+    parts.append(textwrap.fill(text, WIDTH, break_on_hyphens=False))
     return "\n\n".join(parts)
 
 

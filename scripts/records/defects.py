@@ -4,7 +4,7 @@
     ./scripts/matrix defects --check    # compare it, and exit with status 1 if it differs
 
 The tables (`./scripts/matrix tested`) say which source has a defect: in rows of its own, or in those of the
-patch that mends it.
+patch that fixes it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ PAGE = ROOT / "docs" / "defects.md"
 
 #: What one column says, in one letter, and in words.
 SIGNS = {
-    "mended": ("+", "present, and a patch mends it"),
-    "open": ("X", "present, and no patch mends it"),
+    "mended": ("+", "present, and a patch fixes it"),
+    "open": ("X", "present, and no patch fixes it"),
     "unknown": ("?", "this source was not tested"),
     "not-needed": (".", "not in this release"),
     "": (" ", "the project is not in this image"),
@@ -140,7 +140,7 @@ def _entry(defect: Defect, patches: dict[str, Patch]) -> str:
         opt_in = " (opt-in)" if patches[defect.patch].opt_in else ""
         fixes.append(f"[`{defect.patch}`](patches.md#{defect.patch.replace('.', '')}){opt_in}")
     if defect.way_out:
-        fixes.append(f"{defect.way_out} ({f'tried by `{defect.tried}`' if defect.tried else 'not tried'})")
+        fixes.append(f"{defect.way_out} ({f'tried by `{defect.tried}`' if defect.tried else 'untested'})")
     if defect.fixed:
         fixes.append(f"{defect.project.name} {defect.fixed}")
     last = f"  *Fix:* {'; '.join(fixes) or 'none is known'}."

@@ -41,7 +41,7 @@ REVISIONS = (
 )  # fmt: skip
 #: A command line with fewer settings starts no job.
 _FEWEST = 8
-_HEAD = ("scripts", "refused", "verdicts", "told", "false met", "false not met")
+_HEAD = ("scripts", "refused", "verdicts", "told", "false hit", "false not hit")
 
 
 class Verdict(NamedTuple):

@@ -1,4 +1,4 @@
-"""The records of known defects are of one form, and each patch mends at least one."""
+"""The records of known defects are of one form, and each patch fixes at least one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from packaging.version import Version
 
 from overlay.compat.projects import MEGATRON, MILES, SLIME, VERL
-from overlay.defect import HARMS, READ, Beyond, Defect, Setting
+from overlay.defect import HARMS, READ, Before, Beyond, Defect, Setting
 from overlay.desk.audit import settings_file
 from overlay.desk.audit.job_settings import answer, recognise
 from overlay.desk.audit.upstream_options import options
@@ -29,7 +29,7 @@ ROWS = _support_print.rows()
 NAMES = {MEGATRON: "megatron", MILES: "miles", SLIME: "slime", VERL: "verl"}
 
 
-#: What a setting of overlay's own asks for mends nothing, nor does what looks for defects.
+#: What a setting of overlay's own asks for fixes nothing, nor does what looks for defects.
 MENDING = sorted(name for name, patch in PATCHES.items() if not name.endswith((".metrics", ".known-defects")))
 
 
@@ -124,7 +124,7 @@ def test_conditions_name_settings_that_somebody_has(defect: Defect) -> None:
     for way in defect.when:
         assert way
         for one in way:
-            assert isinstance(one, (Setting, Beyond))
+            assert isinstance(one, (Setting, Before, Beyond))
             if isinstance(one, Setting):
                 assert (one.above is not None) + bool(one.among) + bool(one.other) == 1, one
                 stated = [one.key in dialect.defaults for dialect in dialects()]
@@ -146,13 +146,21 @@ actor_rollout_ref:
   actor: {use_dynamic_bsz: false}
   model: {lora_rank: 0, lora: {rank: 0, merge: false}}
   ref: {log_prob_use_dynamic_bsz: false}
-  rollout: {checkpoint_engine: {backend: naive}, log_prob_use_dynamic_bsz: false}
+  rollout:
+    agent: {default_agent_loop: single_turn_agent}
+    checkpoint_engine: {backend: naive}
+    free_cache_engine: true
+    log_prob_use_dynamic_bsz: false
+    multi_turn: {enable: false}
 algorithm: {adv_estimator: gae}
 critic: {model: {lora_rank: 0}}
 trainer: {use_legacy_worker_impl: auto}
 """
+_MODEL = "actor_rollout_ref.model"
+_MERGED = f"actor_rollout_ref.actor.strategy=fsdp {_MODEL}.lora_rank=8 {_MODEL}.lora.merge=True"
 _PPO = "--advantage-estimator ppo --hf-checkpoint a"
 _BRIDGED = "--hf-checkpoint a --context-parallel-size 2 --megatron-to-hf-mode bridge"
+_OWN_MODEL = "--micro-batch-size 1 --use-checkpoint-args"
 _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
 
 
@@ -170,6 +178,17 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("verl.weights-read-early", "algorithm.adv_estimator=grpo rollout.nnodes=2", "untold"),
         ("verl.weights-read-early", "actor_rollout_ref.rollout.nnodes=2", "not-met"),
         ("verl.lora-views-reused", "critic.model.lora_rank=8", "not-met"),
+        # 0.7.1, fsdp_workers.py: the legacy workers, which are the default, never read lora.merge.
+        (
+            "verl.lora-of-stacked-projections",
+            _MERGED,
+            "untold",
+        ),
+        (
+            "verl.lora-of-stacked-projections",
+            f"{_MERGED} trainer.use_legacy_worker_impl=disable",
+            "not-met",
+        ),
         # 0.7.1, main_ppo.py:182-193: auto are the legacy workers.
         ("verl.critic-scale-by-micro-batches", "algorithm.adv_estimator=gae", "not-met"),
         (
@@ -192,7 +211,32 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         # slime 0.2.2, model_provider.py:86-97: what the model is like stands in the checkpoint.
         ("megatron.mtp-mean-of-means", _BRIDGED, "untold"),
         ("megatron.mtp-mean-of-means", "--hf-checkpoint a --context-parallel-size 2", "not-met"),
+        ("megatron.gate-of-all-heads", f"{_BRIDGED} --tensor-model-parallel-size 8", "untold"),
+        ("megatron.gate-of-all-heads", "--hf-checkpoint a --tensor-model-parallel-size 8", "not-met"),
+        ("megatron.muon-without-gates", _BRIDGED, "untold"),
+        ("megatron.indexer-loss-scale", _BRIDGED, "untold"),
+        # verl 0.8.0, agent_loop.py: a column of the data set names the agent, before the default.
+        ("verl.turns-unseparated", "algorithm.adv_estimator=grpo data.train_files=a", "untold"),
+        # 0.7.1, vllm_async_server.py:640-643: asleep, it clears nothing of the encoder's.
+        ("verl.images-seen-by-old-weights", "actor_rollout_ref.rollout.name=vllm", "untold"),
+        ("verl.images-seen-by-old-weights", "actor_rollout_ref.rollout.name=sglang", "not-met"),
         ("megatron.attention-logit-kept", "--hf-checkpoint a", "not-met"),
+        # slime 0.3.1, arguments.py: what these files have is set over the flags.
+        ("slime.overlap-once", "--hf-checkpoint a", "not-met"),
+        ("slime.overlap-once", "--hf-checkpoint a --custom-config-path b.yaml", "untold"),
+        ("slime.overlap-once", "--hf-checkpoint a --megatron-config-path b.yaml", "untold"),
+        # Megatron, yaml_arguments.py:448 and checkpointing.py: load_args_from_checkpoint.
+        ("megatron.attention-logit-kept", "--micro-batch-size 1 --yaml-cfg b.yaml", "untold"),
+        ("megatron.mtp-mean-of-means", "--micro-batch-size 1 --context-parallel-size 2", "not-met"),
+        ("megatron.mtp-mean-of-means", f"{_OWN_MODEL} --context-parallel-size 2", "untold"),
+        ("megatron.attention-logit-kept", _OWN_MODEL, "not-met"),
+        ("verl.lora-views-reused", "--config-name=ppo_trainer algorithm.adv_estimator=gae", "not-met"),
+        (
+            "verl.lora-views-reused",
+            "--config-path=config --config-name=ppo_trainer data.train_files=a",
+            "not-met",
+        ),
+        ("verl.lora-views-reused", "--config-path=/a --config-name=ppo_trainer data.train_files=a", "untold"),
         # slime 0.3.1, dp_schedule.py:75,196: nothing else calls it; 0.2.4, data.py:372 does.
         ("slime.partitioner-slow", "--hf-checkpoint a", "not-met"),
         ("slime.partitioner-slow", "--hf-checkpoint a --balance-data", "met"),

@@ -18,7 +18,7 @@ from sources import releases
 from sources.git_sources import FetchError
 
 #: Until a program is killed.
-SECONDS = 400
+SECONDS = 800
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from checks import UPSTREAMS
 
 pytestmark = [pytest.mark.real]
 
-SECONDS = 150
+SECONDS = 400
 #: Contracts run the same trainers, and `tests/workers/test_main_module.py` modules that are `__main__`.
 on_ray = pytest.mark.nightly("by day the trainer without Ray stands for it")
 
@@ -114,4 +115,39 @@ def test_fsdp_sft_trainer_trains_on_after_an_epoch(
     resumed = launched(folder, tmp_path / "run", *words, *settings, patch="verl.resume-epoch-boundary")
     assert resumed["seen"] == whole[8:]
     # verl hands the settings of the whole job to its logger, and overlay says what they meet.
-    assert "this job meets" in resumed["log"], resumed["log"]
+    assert re.search(r"\d known defects? affects? this job", resumed["log"]), resumed["log"]
+
+
+@pytest.mark.nightly("the last release stands for the others", version=("0.7.1", "0.9.0", "0.9.1"))
+@pytest.mark.parametrize("version", ["0.7.1", "0.8.0", "0.9.0", "0.9.1"])
+def test_main_ppo_says_what_the_job_meets(
+    listed: Callable[[str], Path], tmp_path: Path, version: str
+) -> None:
+    """By what Hydra has resolved. The audit, which reads the file that Hydra leaves, says the same."""
+    folder = listed(f"verl=={version}")
+    megatron = "actor_rollout_ref.actor.megatron"
+    settings = {
+        "algorithm.adv_estimator": "reinforce_plus_plus", "actor_rollout_ref.rollout.multi_turn.enable": True,
+        "actor_rollout_ref.rollout.name": "vllm", "actor_rollout_ref.model.lora.rank": 8,
+        "actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl", f"{megatron}.param_offload": True,
+        "actor_rollout_ref.actor.use_dynamic_bsz": True, "critic.use_dynamic_bsz": True,
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True,
+        f"{megatron}.tensor_model_parallel_size": 2,
+        f"+{megatron}.override_transformer_config.calculate_per_token_loss": True,
+        "actor_rollout_ref.actor.checkpoint.async_save": True, "++trainer.val_only": True,
+        "trainer.logger": "[console]", "trainer.device": "cpu", "++trainer.use_legacy_worker_impl": "disable",
+    }  # fmt: skip
+    engine = "--config-name=ppo_megatron_trainer" if version == "0.7.1" else "model_engine=megatron"
+    words = ["-m", "verl.trainer.main_ppo", engine, *(f"{name}={value}" for name, value in settings.items())]
+    found = launched(folder, tmp_path / "run", *words, patch="all")
+
+    (file,) = (tmp_path / "run").rglob(".hydra/config.yaml")
+    done = subprocess.run(
+        [sys.executable, "-m", "overlay", "audit", "--json", "--settings", str(file)],
+        env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr  # it meets none that is not mended
+    there = [one for one in json.loads(done.stdout)["defects"] if one["state"] != "not-needed"]
+    met = {one["defect"] for one in there if one["settings"]["word"] == "met"}
+    assert {one["defect"] for one in found["met"]} == met > {"megatron.async-save-unpinned"}
+    assert f"{len(met)} known defects affect this job" in found["log"]

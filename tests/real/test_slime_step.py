@@ -37,10 +37,10 @@ def test_with_overlay_each_step_is_right_and_alone_it_comes_to_what_is_claimed(
 ) -> None:
     """Where it is right alone, micro-batches are the same."""
     image, cases = listed(f"slime image {release}"), asked(release)
-    ours = run(image, "overlay", cases, int(SEED))
+    ours = run(release, image, "overlay", cases, int(SEED))
     assert {name: row for name, row in ours.items() if row.verdict != RIGHT} == {}, SEED
     ending = [case for case in cases if not (os.environ.get("TESTS_ONCE") and "hangs" in case.alone[release])]
-    plain = run(image, "plain", ending, int(SEED))
+    plain = run(release, image, "plain", ending, int(SEED))
     assert unlike_claimed(release, plain, ours) == [], SEED
 
 

@@ -1,4 +1,4 @@
-"""What verl 0.9.0 leaves undone beside the defect that a patch mends."""
+"""What verl 0.9.0 leaves undone beside the defect that a patch fixes."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from typing import Any
 
@@ -73,6 +74,20 @@ def said(make: Any) -> str:
     return ""
 
 
+def hears(text: str) -> threading.Event:
+    """Return what is set once this driver has printed a line of a worker that has a text in it."""
+    from ray._private.ray_logging import global_worker_stdstream_dispatcher as printed
+
+    heard = threading.Event()
+
+    def hear(batch: dict[str, Any]) -> None:
+        if any(text in line for line in batch["lines"]):
+            heard.set()
+
+    printed.add_handler("heard", hear)  # after Ray's own, which prints
+    return heard
+
+
 def first() -> dict[str, Any]:
     """Enable, then start a job, with what a user gives it; twice, as scripts do."""
     import overlay
@@ -83,8 +98,9 @@ def first() -> dict[str, Any]:
 
     env = {"env_vars": {"MINE": "1"}, "worker_process_setup_hook": hook}
     ray.init(runtime_env=env)
+    heard = hears("overlay: this process")
     found = {**asked(), "given": {**env, "worker_process_setup_hook": "hook"}}
-    time.sleep(3)  # until what workers write has come here
+    heard.wait(60)
     ray.shutdown()
     ray.init()
     found["again"] = ray.get(ray.remote(probe).remote())

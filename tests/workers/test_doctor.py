@@ -77,11 +77,11 @@ def test_unset_means_no_for_ray_workers_as_well(worksite: Venv) -> None:
     pytest.importorskip("ray")
     found = checks(worksite.read_failing("doctor", **worksite.on_path()))["Ray workers"]
     assert found["answer"] == "no"
-    assert found["found"] == "their driver would not be enabled: see OVERLAY"
+    assert found["found"] == "the driver would not be patched (see OVERLAY)"
     # A driver that is not enabled arms nobody, whatever has kept it from that.
     given = {"OVERLAY": "1", "OVERLAY_PATCHES": "verl.nothing", **worksite.on_path()}
     found = checks(worksite.read_failing("doctor", **given))["Ray workers"]
-    assert (found["answer"], found["found"]) == ("no", "their driver would not be enabled: see selection")
+    assert (found["answer"], found["found"]) == ("no", "the driver would not be patched (see selection)")
 
 
 def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> None:

@@ -308,7 +308,11 @@ def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.Ca
     fake.jobs.watch()
     env = {field: "other"}
     assert fake.start(env) == fake.start(env) == {**env, "env_vars": TOLD}
-    assert capsys.readouterr().err.count(f"'{field}' in the runtime_env of this job") == 1
+    said = capsys.readouterr().err
+    assert said.count(f"'{field}' in the runtime_env of this job") == 1
+    # After that warning nothing says that its workers are patched.
+    assert "overlay is enabled in the" not in said
+    assert said.count("the variables that enable overlay are in the runtime_env of this job: OVERLAY=1") == 2
     fake.strict = True
     with pytest.raises(WorkersError, match=field):
         fake.start(env)
@@ -317,6 +321,19 @@ def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.Ca
     # Who says that they are armed is believed.
     fake.start({**env, "env_vars": {"OVERLAY": "1"}})
     fake.start({"py_executable": "uv run --with x"})
+
+
+def test_workers_that_will_not_be_patched_are_not_said_to_be(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in an editable installation, which has no start-up file."""
+    monkeypatch.setattr(startup, "started", False)
+    monkeypatch.setattr("overlay.launch.interpreters.why_unarmed", lambda: "no file starts it")
+    fake.jobs.watch()
+    assert fake.start() == {"env_vars": TOLD}
+    said = capsys.readouterr().err
+    assert "workers of this job would run without patches" in said
+    assert "overlay is enabled in the" not in said
 
 
 def test_a_ray_that_is_not_known_is_heard_of(

@@ -61,7 +61,7 @@ def test_an_option_is_not_shortened(worksite: Venv) -> None:
 @pytest.mark.parametrize(
     ("options", "environ", "words"),
     [
-        (["--patches", "acme/fakeup.scal"], PACK, "names no patch; the nearest: acme/fakeup.scale"),
+        (["--patches", "acme/fakeup.scal"], PACK, "names no patch; did you mean acme/fakeup.scale"),
         (["--patches", ""], PACK, "--patches is empty"),
         ([], {"OVERLAY_PATCHES": "verl.nothing"}, "'verl.nothing' names no patch"),
         ([], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),

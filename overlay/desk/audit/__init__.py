@@ -1,1 +1,1 @@
-"""Which known defects does an installation have, who mends them, and do the settings of a job meet them?"""
+"""Which known defects does an installation have, what fixes them, and do a job's settings hit them?"""

@@ -40,7 +40,7 @@ class Audit(Record):
         return [one for one in self.findings if one.state in states]
 
     def concerning(self) -> list[Finding]:
-        """Return what is there and not mended; with the settings of a job, what that job meets of it."""
+        """Return what is there and not patched; with the settings of a job, what of it affects that job."""
         left = self.of("open", "unknown-source")
         if self.settings is None:
             return left
@@ -53,10 +53,13 @@ class Audit(Record):
     def count(self) -> str:
         """Return how many findings there are in each state."""
         parts = [
-            f"{len(self.of('mended'))} present and mended",
-            f"{len(self.of('open'))} present and not mended",
+            f"{len(self.of('mended'))} patched",
+            f"{len(self.of('open'))} not patched",
         ]
-        for state, words in (("unknown-source", "not known for this source"), ("not-needed", "not there")):
+        for state, words in (
+            ("unknown-source", "not known for this source"),
+            ("not-needed", "not in this release"),
+        ):
             if found := self.of(state):
                 parts.append(f"{len(found)} {words}")
         return ", ".join(parts)
@@ -97,7 +100,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
         engine: Which patches there are.
         plan: What is decided on them there.
         tree: The source.
-        selected: The patches by which a defect counts as mended, of those in the plan. Default: all of these.
+        selected: The patches by which a defect counts as patched, of those in the plan. Default: all.
         settings: Those of a job.
         harms: The harms that are asked for; empty for all.
 
@@ -119,7 +122,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
     answers = (
         {}
         if settings is None
-        else {one.defect: job_settings.answer(defects[one.defect], settings) for one in kept}
+        else {one.defect: job_settings.answer(defects[one.defect], settings, one.version) for one in kept}
     )
     return Audit(
         plan=plan,

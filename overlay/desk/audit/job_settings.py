@@ -51,7 +51,16 @@ class Settings(Record):
             return implied or []
         if key in self.dialect.defaults:
             return [(key, self.dialect.defaults[key], DEFAULT)]
+        if self._is_no_option(key):
+            return [(key, None, ", and no option of this release")]
         return self._defaults(key, aside)
+
+    def _is_no_option(self, key: str) -> bool:
+        """Return whether the configurations that have such keys were all read, and lack this one."""
+        root, dot, _ = key.partition(".")
+        if not dot or key in self.options or any(path.endswith(".yaml") for path in self.missing):
+            return False
+        return any(one.startswith(root + dot) for one in self.options)
 
     def _implied(self, key: str) -> list[tuple[str, Any, str]] | None:
         """Return what other settings say of one that is left out, `None` if they say nothing of it."""
@@ -144,14 +153,15 @@ def recognise(
     )
 
 
-def answer(defect: Defect, settings: Settings) -> Answer:
-    """Return what the settings say of a defect."""
+def answer(defect: Defect, settings: Settings, version: str = "") -> Answer:
+    """Return what the settings say of a defect in a release."""
     project = defect.project.name
     if project not in settings.dialect.projects:
-        return Answer(word="untold", why=f"{settings.file} has the settings of {settings.dialect.name}")
+        return Answer(word="untold", why=f"{settings.file} is read as {settings.dialect.name}")
     return conditions.answer(
         defect,
         lambda one: settings.look_up(one.key),
         settings.dialect.assumes.get(project, ()),
         unknown=" is not in the file",
+        version=version,
     )

@@ -24,6 +24,8 @@ _OVERRIDE = re.compile(
 )
 #: Words in the place of which there may be settings, and those of an array, which are no value of a flag.
 _UNTOLD = re.compile(r"\$(?:[\w@*]+|\{[^{}]*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
+#: Words that take in a file of Hydra's: another one of a group, or one beside those that are there.
+_CHOICE = re.compile(r"\+{1,2}[A-Za-z_]\w*=.+|\+{0,2}[A-Za-z_]\w*(?:/\w+)+(?:@[\w.]*)?=.+")
 _SPREAD = re.compile(r"\$\{\w+\[[@*]")
 #: Settings in a file: beyond them it is none of a job.
 _MOST_SETTINGS = 20_000
@@ -106,7 +108,7 @@ class _Job:
         elif flag and word != "--" and not _SPREAD.search(word) and not (unclear and self._found[flag]):
             self._put(flag, [*self._found[flag], value(word)], sure=sure and flag not in self._perhaps)
             self._flag = flag
-        elif unclear or word.endswith(".sh"):
+        elif unclear or word.endswith(".sh") or _CHOICE.fullmatch(word):
             self.elsewhere.append(word)
 
     def _put(self, key: str, values: list[Any], *, sure: bool) -> None:

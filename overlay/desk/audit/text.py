@@ -1,6 +1,6 @@
 """What `overlay audit` prints in 80 columns: each defect by what is to be done about it, or all about one.
 
-A defect that is not mended has a line with the way out, and one that is mended is named. What is fixed is
+A defect that is not patched has a line with the way out, and one that is patched is named. What is fixed is
 counted, and so is what settings exclude.
 """
 
@@ -25,37 +25,48 @@ _SELECT = "select "
 
 
 def screen(audit: Audit) -> str:
-    """Return all findings, those that nobody mends first."""
+    """Return all findings, those that are not patched first."""
     if not audit.installed:
         return "nothing was checked: no project that a patch is for is here"
-    lines = [*_wrapped(", ".join(audit.installed), rest="  "), *_wrapped(audit.count(), rest="  ")]
+    where = f" in {audit.plan.site}" if audit.plan.site else ""
+    lines = _wrapped(", ".join(audit.installed) + where, rest="  ") + _wrapped(audit.count(), rest="  ")
     if audit.settings is None:
-        lines += _lines("PRESENT AND NOT MENDED", audit.of("open"), audit)
+        lines += _lines("NOT PATCHED", audit.of("open"), audit)
         lines += _paragraph("NOT KNOWN FOR THIS SOURCE", audit.of("unknown-source"))
-        lines += _paragraph("PRESENT AND MENDED", audit.of("mended"))
+        lines += _paragraph("PATCHED", audit.of("mended"))
     else:
         lines += _by_settings(audit, audit.settings)
-    lines += ["", "--explain ID says all about one, --json about all"]
+    lines += ["", "details of one: overlay audit --explain ID; everything as data: --json"]
     if any(f"-> {_SELECT}" in line for line in lines):
-        lines.append("OVERLAY_PATCHES=all,A,B selects A and B")
-    return "\n".join([*lines, f"in {audit.plan.site}"] if audit.plan.site else lines)
+        lines.append("to select A and B beside the default patches: OVERLAY_PATCHES=all,A,B")
+    return "\n".join(lines)
 
 
 def _by_settings(audit: Audit, settings: Settings) -> list[str]:
     lines: list[str] = []
     for word in ("met", "untold"):
         left = audit.answered(word, "open", "unknown-source")
-        lines += _lines(f"NOT MENDED, {ANSWERS[word].upper()}", left, audit)
-    # What is not mended and not met by these settings is not safe: the settings that decide are said.
+        others = [one for one in left if one.project not in settings.dialect.projects]
+        lines += _lines(
+            f"NOT PATCHED, {ANSWERS[word].upper()}", [one for one in left if one not in others], audit
+        )
+        lines += _by_reason("NOT PATCHED, OF ANOTHER PROJECT", others, audit)
+    # What is not patched and not hit by these settings is not safe: the settings that decide are said.
     spared = audit.answered("not-met", "open", "unknown-source")
-    lines += _title(f"NOT MENDED, {ANSWERS['not-met'].upper()}", spared)
-    for why in dict.fromkeys(audit.answers[one.defect].why for one in spared):
-        them = ", ".join(one.defect for one in spared if audit.answers[one.defect].why == why)
-        lines += _wrapped(f"{why}: {them}", "  ", "    ")
+    lines += _by_reason(f"NOT PATCHED, {ANSWERS['not-met'].upper()}", spared, audit)
     for word in ("met", "untold"):
-        lines += _paragraph(f"MENDED, {ANSWERS[word].upper()}", audit.answered(word, "mended"))
-    lines += _title(f"MENDED, {ANSWERS['not-met'].upper()}", audit.answered("not-met", "mended"))
+        lines += _paragraph(f"PATCHED, {ANSWERS[word].upper()}", audit.answered(word, "mended"))
+    lines += _title(f"PATCHED, {ANSWERS['not-met'].upper()}", audit.answered("not-met", "mended"))
     return [*lines, *_unknown(settings)]
+
+
+def _by_reason(title: str, findings: list[Finding], audit: Audit) -> list[str]:
+    """Return the ids alone, after each thing that settings say of them."""
+    lines = _title(title, findings)
+    for why in dict.fromkeys(audit.answers[one.defect].why for one in findings):
+        them = ", ".join(one.defect for one in findings if audit.answers[one.defect].why == why)
+        lines += _wrapped(f"{why}: {them}", "  ", "    ")
+    return lines
 
 
 def _lines(title: str, findings: list[Finding], audit: Audit) -> list[str]:
@@ -91,15 +102,20 @@ def explanation(defect: Defect, finding: Finding | None = None) -> str:
     """Return all about one defect."""
     read = "read in the source; no run has shown it"
     said = {
-        "Met under": defect.met,
+        "When": defect.met,
         "Upstream": ", ".join(defect.upstream) or "not reported",
         "Fixed": f"{defect.project.name} {defect.fixed}" if defect.fixed else "in no release",
-        "Shown": read if defect.shown == READ else f"measured by {defect.shown}",
-        "Mended by": defect.patch or "no patch",
-        "Way out": advice(defect) or ("" if defect.patch or defect.fixed else NONE),
-        "Tried by": defect.tried,
+        "Evidence": read if defect.shown == READ else f"measured by {defect.shown}",
+        "Patched by": defect.patch or "no patch",
+        "What to do": advice(defect) or ("" if defect.patch or defect.fixed else NONE),
+        "Tested by": defect.tried,
     }
-    lines = [f"{defect.id}: {defect.harm}, {HARMS[defect.harm]}", "", *_wrapped(defect.summary), ""]
+    lines = [
+        *_wrapped(f"{defect.id} ({defect.harm}: {HARMS[defect.harm]})"),
+        "",
+        *_wrapped(defect.summary),
+        "",
+    ]
     for what, text in said.items():
         lines += _wrapped(f"{what}: {text}") if text else []
     if finding is not None:

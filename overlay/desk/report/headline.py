@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlay.desk.report.job import listed
+from overlay.desk.tables import OPT_IN
 from overlay.model.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from overlay.desk.report.job import Group, Job
     from overlay.verdict import Plan, TargetVerdict
 
-#: What an installation says of a patch that applies and that `all` leaves out.
-OPT_IN = "opt-in"
 #: What a patch can have come to, the worst first, and the tone of each: its state, the verdict of an
 #: installation, or that another version of overlay knows it.
 OUTCOMES: dict[str, str] = {
@@ -137,7 +136,7 @@ def headline(outcomes: Mapping[str, str], job: Job | None, audits: Iterable[Audi
         if names := by_tone[tone]:
             said.append((tone, f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}."))
     if job is not None and (met := {one.defect: one.harm for one in job.open()}):
-        said.append(("bad", _defects(met, "met by this job and not fixed")))
+        said.append(("bad", _defects(met, "not patched in this job")))
     if left := {one.defect: one.harm for audit in audits for one in audit.of("open")}:
         said.append(("bad", _defects(left, "")))
     number = {name: sum(one == name for one in outcomes.values()) for name in OUTCOMES}

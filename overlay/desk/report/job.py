@@ -82,7 +82,7 @@ class Job(Record):
     cut_short: tuple[int, ...]
     #: The files that cannot be read, each with the reason.
     unreadable: tuple[str, ...]
-    #: The known defects that the job meets by its own settings, those that are not fixed first.
+    #: The known defects that affect the job by its own settings, those that are not patched first.
     met: tuple[Met, ...] = ()
 
     def who(self, places: Iterable[int]) -> str:
@@ -93,7 +93,7 @@ class Job(Record):
         return ", ".join(([agreement.spans(ranks)] if ranks else []) + ([listed(others)] if others else []))
 
     def open(self) -> list[Met]:
-        """Return the known defects that the job meets and that no patch fixes in it."""
+        """Return the known defects that affect the job and that no patch fixes in it."""
         return [one for one in self.met if one.state != "mended"]
 
     def never(self) -> list[str]:
@@ -154,10 +154,10 @@ class Job(Record):
             said = [f"{state}: {', '.join(names)}" for state, names in states.items()]
             lines += [wrap(group.name), *(wrap(text, "    ", first="  ") for text in said)]
         if self.met:
-            fixed = [one.defect for one in self.met if one.state == "mended"]
-            lines.append("by its settings, this job meets these known defects:")
+            patched = [one.defect for one in self.met if one.state == "mended"]
+            lines.append("by its settings, these known defects affect this job:")
             left = [f"{one.defect} ({one.harm}): {one.why} -> {one.way_out}" for one in self.open()]
-            left += [f"fixed here: {', '.join(fixed)}"] if fixed else []
+            left += [f"patched here: {', '.join(patched)}"] if patched else []
             lines += [wrap(text, "    ", first="  ") for text in left]
         if self.differences:
             lines += ["they differ in", *agreement.rows(self.differences, self.who)]
@@ -194,8 +194,7 @@ def read(folder: str) -> Job:
     if not found:
         why = f": {listed(unreadable, between='; ')}" if unreadable else ""
         raise ReportError(
-            f"no process has left a ledger that can be read in {folder}{why}. "
-            "A job leaves them in the folder that OVERLAY_LEDGER_DIR names."
+            f"no readable ledger in {folder}{why}: start the job with OVERLAY_LEDGER_DIR={folder}"
         )
     found.sort(key=lambda one: (one.rank is None, one.rank or 0, one.host, one.pid))
     worlds: dict[int, set[int]] = {}

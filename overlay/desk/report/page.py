@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LISTED = {
     "waiting": "no process has imported a module that they are for",
     "opt-in": "they apply here if somebody names them, as in OVERLAY_PATCHES=all,ID",
-    "not-needed": "what is installed does not have the defect, or another patch mends it",
+    "not-needed": "what is installed does not have the defect, or another patch fixes it",
     "not-installed": "their project is not there",
     "not-selected": "the selection leaves them out",
     "not known": "another version of overlay knows them",

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add("list", _list, "list the recipes that come with overlay")
     run = add("run", _run, "run the tests of recipes plain and under overlay; exit code 1 if any is lost")
-    run.add_argument("names", nargs="*", metavar="NAME", help="a recipe, or a file *.toml (default: all)")
+    run.add_argument("names", nargs="*", metavar="NAME", help="a recipe, a file *.toml, or all")
     run.add_argument("--quick", action="store_true", help="only the files that a recipe marks as quick")
     what = "only files with this in the path"
     run.add_argument("--only", action="append", default=[], metavar="TEXT", help=what)
@@ -49,12 +49,15 @@ def _list(_: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _run(engine: Engine, arguments: argparse.Namespace) -> int:
-    """Run recipes one after the other. Unless named, one that cannot be fetched is skipped."""
+    """Run recipes one after the other. Of all, one that cannot be fetched is skipped."""
     if arguments.jobs < 1:
         raise SuiteError(f"--jobs must be at least 1, got {arguments.jobs}")
+    if not arguments.names:
+        raise SuiteError(f"name a recipe, or all; there are: {', '.join(recipe.shipped())}")
+    every = arguments.names == ["all"]
     engine.chosen()  # an unknown patch is an error now, not after the plain run
     runs, not_run = [], []
-    for one in [recipe.find(name) for name in arguments.names or recipe.shipped()]:
+    for one in [recipe.find(name) for name in (recipe.shipped() if every else arguments.names)]:
         if arguments.quick and not one.quick:
             not_run.append(f"{one.name}: not run: it has no quick files")
             continue
@@ -66,7 +69,7 @@ def _run(engine: Engine, arguments: argparse.Namespace) -> int:
                 f"{one.name}: stopped, with all that it had started; what ended is in {folder}"
             ) from error
         except SuiteError as error:
-            if arguments.names or not isinstance(error, recipe.UnavailableError):
+            if not every or not isinstance(error, recipe.UnavailableError):
                 raise SuiteError(f"{one.name}: {error}") from error
             not_run.append(f"{one.name}: not run: {error}")
     said = {"runs": runs, "not_run": not_run}

@@ -24,7 +24,7 @@ def clip_qk(original: Any, model: Any, log_max_only: bool = False) -> Any:
 
 PATCH = Patch(
     id="megatron.attention-logit-memory",
-    summary="The greatest attention logit that is logged is of one step, as is its memory",
+    summary="The logged maximum attention logit, and the memory for it, are of one step only",
     why="With log_max_attention_logit each attention layer keeps the greatest logit that it has seen, and "
     "the graph of every micro-batch with it. qk_clip resets it at each step, logging alone never does: "
     "memory runs out, and the greatest logit since the job began is logged. With the patch it is reset once "

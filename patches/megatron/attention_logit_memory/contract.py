@@ -15,7 +15,7 @@ from overlay.compat.contracts import megatron_parts as parts
 TOKENS, SEQUENCES, HEADS, SIZE = 5, 2, 3, 4
 MICRO_BATCHES = 3
 #: Seconds.
-PATIENCE = 2.0
+PATIENCE = 10.0
 
 
 def wrong(seed: str) -> str:

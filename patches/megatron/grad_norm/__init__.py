@@ -79,10 +79,10 @@ def _mark_split(parameter: Any, dim: int) -> None:
 
 PATCH = Patch(
     id="megatron.grad-norm",
-    summary="Experts, undivided weights and attention sinks count once in the gradient norm",
+    summary="The gradient norm counts experts, replicated weights and attention sinks exactly once",
     why="With tensor parallelism Megatron counts a parameter without a mark on the first rank only, and one "
     "with a mark on all. Since Transformer Engine 2.13 grouped experts have none: (TP-1)/TP of them is "
-    "missing from the norm, and gradients are clipped too weakly. Up to Megatron 0.16 undivided weights, as "
+    "missing from the norm, and gradients are clipped too weakly. Up to Megatron 0.16 replicated weights, as "
     "the down projections of multi-latent attention, count TP times. Attention sinks have never been marked. "
     "With the patch the marks are right, and the norm of a running job changes.",
     changes=("numbers",),

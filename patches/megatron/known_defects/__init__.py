@@ -1,4 +1,4 @@
-"""`megatron.known-defects`: rank 0 says which known defects this very job meets."""
+"""`megatron.known-defects`: rank 0 says which known defects affect this very job."""
 
 from typing import Any
 
@@ -24,15 +24,15 @@ def set_args(original: Any, args: Any) -> None:
 
 PATCH = Patch(
     id="megatron.known-defects",
-    summary="Say at the start which known defects this job meets, by its parsed arguments",
+    summary="Log at the start which known defects affect this job, by its parsed arguments",
     why="An audit before the job can only read its scripts. Once Megatron, slime or miles has parsed and "
-    "validated the arguments, rank 0 looks up which known defects they meet. It logs in a line how many are "
-    "fixed here, and what to do about the others.",
+    "validated the arguments, rank 0 looks up which known defects they hit. It logs in a line how many are "
+    "patched here, and what to do about the others.",
     evidence="It changes nothing that computes: it adds a line to the log, and to the ledger.",
     changes=("safety",),
     met="Any job that Megatron's training arguments start. It changes no number.",
     upstream=(),
     companion=True,
-    without="the log does not say which known defects this job meets",
+    without="the log does not say which known defects affect this job",
     targets=one_target(MEGATRON, variant("0.12", replaced(f"{_VARS}:set_args", set_args)), tells=(_VARS,)),
 )

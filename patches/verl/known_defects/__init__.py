@@ -1,4 +1,4 @@
-"""`verl.known-defects`: the process that logs for a job says which known defects this very job meets."""
+"""`verl.known-defects`: the process that logs for a job says which known defects affect this very job."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -54,15 +54,15 @@ def trained(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 PATCH = Patch(
     id="verl.known-defects",
-    summary="Say at the start which known defects this job meets, by its resolved configuration",
+    summary="Log at the start which known defects affect this job, by its resolved configuration",
     why="An audit before the job can only read its scripts. Every trainer of verl hands the configuration to "
-    "its logger once Hydra has resolved it. There the process that logs looks up which known defects the job "
-    "meets. It logs in a line how many are fixed here, and what to do about the others.",
+    "its logger once Hydra has resolved it. There the process that logs looks up which known defects affect "
+    "the job. It logs in a line how many are patched here, and what to do about the others.",
     evidence="It changes nothing that computes: it adds a line to the log, and to the ledger.",
     changes=("safety",),
     met="Any job of verl's trainers. It changes no number.",
     upstream=(),
     companion=True,
-    without="the log does not say which known defects this job meets",
+    without="the log does not say which known defects affect this job",
     targets=one_target(VERL, variant("0.6", replaced("verl.utils.tracking:Tracking.__init__", look_up))),
 )

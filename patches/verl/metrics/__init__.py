@@ -22,7 +22,7 @@ PATCH = Patch(
     summary="verl's logger gets what the patches changed, under overlay/",
     why="verl's loggers, such as wandb, do not show whether an applied patch ever mattered. With this one, "
     "each call also gets overlay.metrics(): the figures of the patches that were reached in this process.",
-    evidence="It mends nothing: it adds the figures of the patches to what verl logs.",
+    evidence="It fixes nothing: it adds the figures of the patches to what verl logs.",
     changes=("safety",),
     met="Any job of verl's trainers that selects it.",
     upstream=("verl-project/verl#74",),

@@ -37,7 +37,7 @@ ANSWERS = {
     "TODO: sentences: what goes wrong without it, for whom, and what the patch does about it.": (
         "The mean of whole numbers is rounded down, for everybody. With the patch it is that of the numbers."
     ),
-    "TODO: the settings under which a job meets the defect.": "Every job that takes a mean.",
+    "TODO: the settings under which a job hits the defect.": "Every job that takes a mean.",
     "TODO: what shows that it is exact, or why it is opt-in.": "The mean of one process in float64.",
     "TODO: owner/repo#number": "some/upstream#1",
     "TODO: the property, in half a line.": "means are what they should be.",

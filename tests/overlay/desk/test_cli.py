@@ -77,7 +77,7 @@ def test_each_patch_is_explained_in_80_columns(tmp_path: Path, capsys: pytest.Ca
         words = " ".join(text.split())
         said = f"Changes the numbers of a running job: {'YES' if 'numbers' in patch.changes else 'no'}"
         assert (said in words) is bool(patch.changes)
-        assert f"Alone: overlay run --patches {','.join([name, *patch.requires])} COMMAND" in words
+        assert f"Only this patch: overlay run --patches {','.join([name, *patch.requires])} COMMAND" in words
 
 
 @pytest.mark.parametrize("command", ["list", "plan", "doctor", "audit", "packs", "lock"])
@@ -114,7 +114,7 @@ def test_audit_takes_a_path_and_plan_counts_the_defects(site: str) -> None:
     assert states["verl.budget-exceeded"] == "unknown-source"
     verdicts = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
     assert verdicts["verl.strict-token-budget"] == "unknown-source"
-    assert "`overlay audit` names them" in " ".join(overlay("plan", "--site", site).stdout.split())
+    assert "(see `overlay audit`)" in " ".join(overlay("plan", "--site", site).stdout.split())
     planned = read("plan", "--site", site, code=1)
     assert planned["defects"] == read("audit", "--patches", "all", site, code=1)["defects"]
 
@@ -146,7 +146,7 @@ def test_exit_codes_of_audit_follow_harm_and_settings(site: str, tmp_path: Path)
     assert [one["settings"]["word"] for one in data["defects"]] == ["not-met"]
     assert "trainer.zzz" in data["settings"]["unknown"]
     text = overlay("audit", site, "--harm", "hang", "--settings", str(config)).stdout
-    assert "NOT MET BY THESE SETTINGS" in text
+    assert "NOT HIT BY THESE SETTINGS" in text
     assert "use_dynamic_bsz is off, upstream's default" in " ".join(text.split())
     assert "safe" not in text
     for wrong in ("nothing here\n", "\0"):
@@ -158,7 +158,7 @@ def test_audit_explains_one_defect(site: str) -> None:
     data = read("audit", site, "--explain", "verl.per-token-loss-untold", code=1)
     assert data["finding"]["defect"] == data["defect"]["id"] == "verl.per-token-loss-untold"
     for name, hint in (
-        ("verl.per-token-loss", "the nearest: verl.per-token-loss-untold"),
+        ("verl.per-token-loss", "did you mean verl.per-token-loss-untold"),
         ("foo", "which docs/defects.md names"),
     ):
         done = overlay("audit", site, "--explain", name)
@@ -194,14 +194,14 @@ def test_audit_says_that_pyyaml_is_missing(
         (["audit", "--patches", ""], {}, "patches is empty"),
         (["plan"], {"OVERLAY_PATCHES": ","}, "OVERLAY_PATCHES is empty"),
         (["plan"], {"OVERLAY_PATCHES": "verl.dynamic"}, "OVERLAY_PATCHES: 'verl.dynamic' names no patch"),
-        (["explain", "verl.dynamic-cp-los"], {}, "the nearest: verl.dynamic-cp-loss"),
+        (["explain", "verl.dynamic-cp-los"], {}, "did you mean verl.dynamic-cp-loss"),
         (["list"], {"OVERLAY_PACKS": "A pack"}, "OVERLAY_PACKS: 'A' is not the name of a pack"),
         (["list"], {"OVERLAY_PACKS": "acme"}, "no pack 'acme' is installed"),
         (["lock", "--check", "--file", "/nowhere"], {}, "the lock /nowhere cannot be read"),
         (["lock", "--check", "--update"], {}, "not allowed with"),
         (["run"], {}, "there is no COMMAND"),
         (["run", "--patches"], {}, "expected one argument"),
-        (["frobnicate"], {}, "there is no command 'frobnicate'; there are: --help"),
+        (["frobnicate"], {}, "there is no command 'frobnicate'; there are: audit"),
         (["docter"], {}, "there is no command 'docter'; did you mean doctor?"),
         (["--patch", "all"], {}, "does not take '--patch'; did you mean --patches after run or plan"),
         (["--judged"], {}, "did you mean --judged after prove?"),

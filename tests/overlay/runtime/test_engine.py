@@ -231,7 +231,7 @@ def test_strict_mode_raises_from_enable_when_the_module_is_there(
     )
     with pytest.raises(
         PatchError,
-        match=r"fakeup\.scale is failed: ImportError: no torch here .*OVERLAY_PATCHES=-fakeup\.scale",
+        match=r"fakeup\.scale failed: ImportError: no torch here .*OVERLAY_PATCHES=-fakeup\.scale",
     ):
         engine.enable(strict=True)
     assert not engine.status().enabled

@@ -155,7 +155,7 @@ def test_the_child_of_a_fork_does_not_wait_for_a_thread_it_has_not(
     if child == 0:  # pragma: no cover -- another process
         import signal
 
-        signal.alarm(10)
+        signal.alarm(60)
         status = engine.status()
         os._exit(0 if status.patches[0].state == "applied" else 1)
     _, code = os.waitpid(child, 0)

@@ -188,7 +188,7 @@ def test_two_threads_import_two_modules_whose_factories_import_each_other(
     upstream: Upstream, enabled: Engines
 ) -> None:
     """The engine's lock must not be held over an import, or this never ends."""
-    barrier = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=60)
     upstream.write(left="import fakeup\nfakeup.barrier.wait()\ndef scale(value, factor=2):\n    return 1\n")
     upstream.write(right="import fakeup\nfakeup.barrier.wait()\ndef scale(value, factor=2):\n    return 2\n")
 

@@ -185,10 +185,10 @@ def told(**states: str) -> tuple[Met, ...]:
 
 
 def test_the_line_says_what_to_do_about_what_is_left() -> None:
-    assert met.sentence(told(b="mended")) == "this job meets 1 known defect, fixed here"
-    assert met.sentence(told(b="mended", c="mended")) == "this job meets 2 known defects, all fixed here"
+    assert met.sentence(told(b="mended")) == "1 known defect affects this job, patched here"
+    assert met.sentence(told(b="mended", c="mended")) == "2 known defects affect this job, all patched here"
     found = met.sentence(told(b="open", c="mended"))
-    assert found == "this job meets 2 known defects, 1 fixed here, 1 not: a.b (crash): set y"
+    assert found == "2 known defects affect this job, 1 patched here, 1 not: a.b (crash): set y"
     many = met.sentence(told(b="open", c="open", d="open", e="open", f="unknown-source"))
     assert many.endswith("a.d (crash): set y; and 2 more: overlay report")
     assert "\n" not in many

@@ -211,7 +211,7 @@ def test_the_commands_exit_as_if_it_were_not_there(
     known = {patch.id: patch for patch in (upstream.patch(), companion(upstream))}
     monkeypatch.setattr("overlay.runtime.engine.load_all", lambda: known)
     monkeypatch.setattr("overlay.cli.Engine", lambda: engines(*known.values()))
-    # Those of overlay's own are mended by patches that are not here.
+    # Those of overlay's own are fixed by patches that are not here.
     monkeypatch.setattr("overlay.desk.audit.audit.load_defects", lambda _patches: {})
     lock = str(tmp_path / "x.lock")
     for command in (["plan"], ["audit"], ["lock", "--file", lock]):

@@ -17,7 +17,7 @@ import torch
 
 def on_ranks(values: list[Any], masks: list[Any], *, shift_mean: bool, epsilon: float) -> list[Any]:
     """Return what each rank makes of its values."""
-    meeting = threading.Barrier(len(values), timeout=10)
+    meeting = threading.Barrier(len(values), timeout=60)
     given: list[Any] = [None] * len(values)
 
     def rank(index: int) -> Any:

@@ -33,7 +33,7 @@ from verl.utils import seqlen_balancing  # noqa: E402
 
 CAP = 64
 #: Seconds after which a rank gives up waiting for the others, where they are expected to be missing.
-PATIENCE = 4
+PATIENCE = 15
 
 #: Whether this release lacks what the patch gives it.
 IN_PLACE = {patch.patch: patch.state for patch in overlay.status().patches}[

@@ -1,14 +1,16 @@
 """What an actor sends to its engines, by slime's own weight updaters: taken down where it would leave.
 
-Real are `MegatronTrainRayActor.update_weights` and the updater. There are no engines, and weights keep the
-names that Megatron has for them.
+Real are `MegatronTrainRayActor.update_weights` and the updater, and of slime's scripts their `train`. There
+are no engines, and weights keep the names that Megatron has for them.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
@@ -77,9 +79,50 @@ def error(actor: Any, way: str) -> float:
 
     Only the ranks that send have anything: for the others it is 0.
     """
+    return _from_the_actors(actor, way, publish(actor, way))
+
+
+def errors_of_rollouts(actor: Any, script: Path, handed: Any) -> list[float]:
+    """Let a script of slime's train, and return of each rollout the `error` of the weights that generate it.
+
+    Args:
+        actor: Has been initialised, publishes over NCCL, and doesn't learn.
+        script: `train.py` or `train_async.py`.
+        handed: What each rollout gives to the data parallel ranks.
+
+    """
+    has: dict[str, torch.Tensor] = {}
+    found: list[float] = []
+
+    def generate(_rollout: int) -> Reference:
+        found.append(_from_the_actors(actor, "nccl", has))
+        return Reference(handed)
+
+    def update_weights() -> None:
+        has.update(publish(actor, "nccl"))
+
+    group = MagicMock(update_weights=update_weights)
+    group.async_train.side_effect = lambda *given, **_more: [actor.train(*given)]
+    manager = MagicMock()
+    manager.generate.remote.side_effect = generate
+    spec: Any = spec_from_file_location(script.stem, script)
+    module: Any = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vars(module).update(
+        dict.fromkeys(("create_placement_groups", "init_tracking", "finish_tracking"), MagicMock()),
+        update_tracking_open_metrics=MagicMock(),
+        create_rollout_manager=lambda *_: (manager, None),
+        create_training_models=lambda *_: (group, None),
+        ray=SimpleNamespace(get=_value),
+    )
+    actor.args.start_rollout_id = 0
+    module.train(actor.args)
+    return found
+
+
+def _from_the_actors(actor: Any, way: str, sent: dict[str, torch.Tensor]) -> float:
     import torch.distributed as dist
 
-    sent = publish(actor, way)
     if not sent:
         return 0.0 if dist.get_rank() and way == "nccl" else float("inf")
     seed = actor.args.seed
@@ -95,7 +138,9 @@ def _manager(actor: Any) -> Any:
     ranks = actor.args.actor_num_nodes * actor.args.actor_num_gpus_per_node
     known = inspect.signature(actor.weight_updater.connect_rollout_engines).parameters
     parallel: list[Any] = [[{}]] if "engine_parallel_configs" in known else []
-    found = [MagicMock()], MagicMock(), 1, [ranks], [0], *parallel
+    # Connected once: a second time, slime would end the group that the first stands in for.
+    new = int(getattr(actor.weight_updater, "rollout_engines", None) is None)
+    found = [MagicMock()], MagicMock(), new, [ranks], [0], *parallel
     manager.get_updatable_engines_and_lock.remote.return_value = found
     return manager
 

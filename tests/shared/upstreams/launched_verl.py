@@ -14,6 +14,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 #: Where overlay's start-up file is not read because the environment of the tests has none.
 if os.environ.get("OVERLAY"):
@@ -120,6 +121,54 @@ def _job(jobs: Any, trainer: Any) -> Any:
     return job
 
 
+# -- main_ppo ----------------------------------------------------------------------------------------
+
+
+def ppo(space: dict[str, Any]) -> None:
+    """Run the task of `verl.trainer.main_ppo`, which is for a Ray worker, in this process."""
+    runner = space.get("TaskRunnerV1")
+    if runner is None:
+        from verl.trainer.ppo import ray_trainer
+
+        runner, trainer = space["TaskRunner"], ray_trainer.RayPPOTrainer
+    else:
+        sys.modules["transfer_queue"] = MagicMock()
+        from verl.trainer.ppo.v1 import trainer_base
+
+        runner, trainer = runner.__ray_metadata__.modified_class, trainer_base.PPOTrainer
+        runner.init_agent_loop_manager = _nothing
+    for name in ("create_rl_dataset", "create_rl_sampler", "validate_config"):
+        space[name] = _nothing
+
+    def run_ppo(config: Any, **_options: Any) -> None:
+        leave_out_models(trainer, runner.__module__)
+        runner().run(config)
+
+    space["run_ppo"] = run_ppo
+
+
+def leave_out_models(trainer: Any, module: str) -> None:
+    """Leave out models, data and generation. The `fit` of the trainer is verl's own, up to its validation."""
+    import verl.utils
+
+    verl.utils.hf_tokenizer = verl.utils.hf_processor = _nothing
+
+    def __init__(self: Any, config: Any, **_options: Any) -> None:  # noqa: N807
+        self.config, self.global_steps, self.train_dataloader = config, 0, [None]
+        self.checkpoint_manager = SimpleNamespace(update_weights=_nothing)
+        self._dump_executor = SimpleNamespace(_shutdown=False)
+
+    def _validate(_self: Any, *_arguments: Any) -> dict[str, float]:
+        met = [one.to_dict() for one in sys.modules["overlay"].status().met]
+        report(met=met, module=module, path=verl.__file__)
+        return {"nothing": 0.0}
+
+    trainer.__init__, trainer._validate = __init__, _validate
+    for name in ("init", "init_workers", "_load_checkpoint", "on_validate_begin", "on_validate_end"):
+        setattr(trainer, name, _nothing)
+    trainer._shutdown_dump_executor = _nothing
+
+
 # -- sft_trainer_ray ---------------------------------------------------------------------------------
 
 
@@ -220,5 +269,5 @@ def fsdp(space: dict[str, Any]) -> None:
     space["run_sft"] = run_sft
 
 
-TRAINERS = {"PPOTrainer": sync, "FSDPSFTTrainer": fsdp, "SFTTrainer": sft}
+TRAINERS = {"PPOTrainer": sync, "FSDPSFTTrainer": fsdp, "SFTTrainer": sft, "run_ppo": ppo}
 sys.meta_path.insert(0, BeforeVerl())

@@ -16,6 +16,7 @@ from typing import Any
 from slime_step_cases import CASES, Case
 
 from overlay.compat.ranks.warm import Program
+from sources import slime_images
 
 #: Relative, of advantages and gradients: ten times what float32 leaves here.
 TOLERANCE = 1e-5
@@ -48,6 +49,7 @@ class Row:
 
 
 def run(
+    release: str,
     image: Path,
     mode: str,
     cases: Sequence[Case],
@@ -60,6 +62,7 @@ def run(
     Ranks are forked from one process, or from one for each selection of patches.
 
     Args:
+        release: Of slime, for its scripts.
         image: The folder of slime and its Megatron.
         mode: "plain" or "overlay".
         cases: Which, and in which order.
@@ -74,11 +77,12 @@ def run(
     rows: dict[str, Row] = {}
     for patches in dict.fromkeys(case.select if mode == "overlay" else "" for case in cases):
         part = [case for case in cases if not patches or case.select == patches]
-        rows |= _run(image, patches, part, seed, say, stop)
+        rows |= _run(release, image, patches, part, seed, say, stop)
     return {case.name: rows[case.name] for case in cases}
 
 
 def _run(
+    release: str,
     image: Path,
     patches: str,
     cases: Sequence[Case],
@@ -97,6 +101,8 @@ def _run(
         ours = [name for name in os.environ if name.startswith("OVERLAY")]
         environment = {name: value for name, value in os.environ.items() if name not in ours}
         environment |= {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+        for script in {case.script for case in cases} - {""}:
+            (folder / script).write_bytes(slime_images.script(release, script))
         with (folder / "log.txt").open("wb") as log:
             process = Program(command, environment, log, log)
             try:
@@ -133,6 +139,9 @@ def judged(case: Case, found: list[dict[str, Any]]) -> Row:
         row = Row(case, RIGHT, published=_worst(found, "published"))
         if row.published != 0:  # weights are copied, and not computed
             row.verdict = "wrong"
+        if row.published != 0 and case.script:
+            each = list(zip(*(rank["rollouts"] for rank in found), strict=True))
+            row.verdict += f": {sum(any(rollout) for rollout in each)} of {len(each)} rollouts"
         return row
     read = [rank["micro_batches"] for rank in found if rank["micro_batches"] is not None]
     row = Row(case, RIGHT, micro_batches=read)

@@ -88,6 +88,8 @@ class Case:
     #: How the actor sends its first weights to its engines: "nccl", "disk" or "tensor". If it is set, these
     #: are compared, and no step is taken.
     publishes: str = ""
+    #: By which of slime's scripts it trains for two rollouts, so that the weights of each are compared.
+    script: str = ""
     #: Returns the samples, given the case and the seed.
     draw: Callable[[Case, int], dict[str, Any]] = _drawn
     #: Returns what each data parallel rank is handed, given arguments, `train_parallel_config` and samples.
@@ -271,6 +273,19 @@ CASES: tuple[Case, ...] = (
             ("disk", "wrong", ("v0.3.1",), ("--update-weight-transport", "disk")),
             ("tensor", "right", ("v0.2.4", "v0.3.1"), ("--colocate",)),
         )
+    ),
+    # A step of size 0 leaves the actor as it was, so all rollouts are of the weights that it began with.
+    *(
+        Case(
+            f"rollouts of {script} with a reference, DP 2",
+            _both(f"wrong: {rollouts} of 2 rollouts"),
+            _MIXED,
+            shows=("slime.other-models",),
+            settings=("--use-kl-loss", "--kl-loss-coef", "0.1", "--num-rollout", "2", "--lr", "0"),
+            publishes="nccl",
+            script=script,
+        )
+        for script, rollouts in (("train.py", 1), ("train_async.py", 2))
     ),
     Case(
         "experts, DP 2",

@@ -2,8 +2,9 @@
 
     python slime_step_main.py PATCHES FOLDER SEED CASE...
 
-PATCHES are those that are selected, empty for slime alone. Imports once, and forks the ranks of each case.
-For each that has ended there is a line in FOLDER/rows.jsonl: its name, what its ranks found, its seconds.
+PATCHES are those that are selected, empty for slime alone. FOLDER has slime's scripts. Imports once, and
+forks the ranks of each case. For each that has ended there is a line in FOLDER/rows.jsonl: its name, what its
+ranks found, its seconds.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from slime_actor_on_cpu import arguments, published  # noqa: E402
 from slime_actor_on_cpu.exact import exact_cross_entropy  # noqa: E402
 from slime_actor_on_cpu.watched import Watched  # noqa: E402
 
+#: Where slime's scripts are.
+SCRIPTS = Path(sys.argv[2])
 #: Who has asked for this, and waits.
 PARENT = os.getppid()
 #: Seconds that the other ranks get once one has failed: to say what they have to say.
@@ -127,10 +130,13 @@ def _step(rank: int, case: Case, args: Any, seed: int, actor_class: Any, port: i
     """Make the actor, let it take its step, and return what it found."""
     actor = actor_class(case.ranks, rank, "127.0.0.1", port)
     actor.init(args, case.role, with_ref=args.use_kl_loss)
-    if case.publishes:
+    if case.publishes and not case.script:
         return {"published": published.error(actor, case.publishes), "micro_batches": None}
     data = case.draw(case, seed)
     handed = case.deal(args, actor.train_parallel_config, data)
+    if case.script:
+        errors = published.errors_of_rollouts(actor, SCRIPTS / case.script, handed)
+        return {"published": max(errors), "rollouts": errors, "micro_batches": None}
     expected = None if case.memory is not None else case.expected(args, case.sizes, case.role, data)
     watched = Watched(actor, expected, data)
     budget = args.max_tokens_per_gpu * args.context_parallel_size

@@ -47,7 +47,7 @@ def a_patch(*, opt_in: bool = False) -> Patch:
 
 
 def a_defect() -> Defect:
-    """Return one that no patch mends."""
+    """Return one that no patch fixes."""
     return Defect(
         id="lib.f-adds",
         project=LIB,

@@ -1,4 +1,4 @@
-"""What an audit shows in 80 columns: what is not mended with the way out, and the rest by name."""
+"""What an audit shows in 80 columns: what is not patched with what to do, and the rest by name."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def an_audit(
     )
 
 
-def test_each_that_is_not_mended_has_a_line_with_the_way_out(tmp_path: Path) -> None:
+def test_each_that_is_not_patched_has_a_line_with_what_to_do(tmp_path: Path) -> None:
     shown = screen(
         an_audit(tmp_path, {"open": 3, "mended": 2, "unknown-source": 1, "not-needed": 4})
     ).splitlines()
-    assert shown[1] == ("2 present and mended, 3 present and not mended, 1 not known for this source, 4")
-    start = shown.index("PRESENT AND NOT MENDED (3)")
+    assert shown[1] == "2 patched, 3 not patched, 1 not known for this source, 4 not in this release"
+    start = shown.index("NOT PATCHED (3)")
     assert shown[start + 2 : start + 4] == ["  lib.open-0 -> fast=False", "  lib.open-2 -> fast=False"]
     assert shown[start + 4].startswith("crash: ")
-    start = shown.index("PRESENT AND MENDED (2)")
+    start = shown.index("PATCHED (2)")
     assert shown[start + 1 : start + 3] == ["  silent-wrong: lib.mended-0", "  crash: lib.mended-1"]
     assert "  silent-wrong: lib.unknown-source-0" in shown
     assert "lib.not-needed" not in "\n".join(shown)
-    assert shown[-1] == "in /somewhere"
+    assert shown[0] == "lib 1.0 in /somewhere"
 
 
 def test_all_is_named_in_80_columns(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_all_is_named_in_80_columns(tmp_path: Path) -> None:
 def test_what_only_its_id_selects_says_how(tmp_path: Path) -> None:
     audit = an_audit(tmp_path, {"open": 1}, patch="lib.fix", way_out="OVERLAY_PATCHES=all,lib.fix")
     assert "  lib.open-0 -> select lib.fix\n" in screen(audit)
-    assert "OVERLAY_PATCHES=all,A,B selects A and B" in screen(audit)
+    assert "select A and B beside the default patches: OVERLAY_PATCHES=all,A,B" in screen(audit)
 
 
 def test_settings_part_what_is_met_from_the_rest(tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ def test_settings_part_what_is_met_from_the_rest(tmp_path: Path) -> None:
     counts = {"open": 1, "unknown-source": 1, "mended": 3}
     # The setting that decides stands beside what nobody mends.
     shown = screen(an_audit(tmp_path, counts, {**words, "open": "not-met"}))
-    assert "NOT MENDED, NOT MET BY THESE SETTINGS (1)\n  ranks is 2: lib.open-0\n" in shown
+    assert "NOT PATCHED, NOT HIT BY THESE SETTINGS (1)\n  ranks is 2: lib.open-0\n" in shown
     shown = screen(an_audit(tmp_path, counts, words))
-    assert "NOT MENDED, MET BY THESE SETTINGS (1)\nsilent-wrong" in shown
+    assert "NOT PATCHED, HIT BY THESE SETTINGS (1)\nsilent-wrong" in shown
     assert "  lib.open-0: ranks is 2 -> fast=False\n" in shown
     assert "  lib.unknown-source-0: ranks is 2: not known for this source\n" in shown
-    assert "\nMENDED, NOT MET BY THESE SETTINGS (3)\n" in shown
+    assert "\nPATCHED, NOT HIT BY THESE SETTINGS (3)\n" in shown
     assert "lib.mended" not in shown
     assert "UNKNOWN SETTINGS (1)\n  nonesuch\n" in shown

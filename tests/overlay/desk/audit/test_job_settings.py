@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from audit_cases import DIALECT, a_defect, write
 
-from overlay.defect import above, among, beyond, given, other, switched
+from overlay.defect import above, among, before, beyond, given, other, switched
 from overlay.desk.audit import settings_file
 from overlay.desk.audit.job_settings import answer, recognise
 from overlay.errors import SettingsError
@@ -57,6 +57,15 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("--ranks 1\n--ranks 2 --fast", "met", "ranks is 2"),
         ("--ranks many --fast", "untold", "ranks is many"),
         ("python x.py --ranks 2 $ARGS", "untold", "fast is not in the file"),
+        # Each is a file of Hydra's.
+        ("python x.py a.b=1 --ranks=2 +experiment=big", "untold", "fast is not in the file"),
+        ("python x.py a.b=1 --ranks=2 actor/rollout=mine", "untold", "fast is not in the file"),
+        (
+            "python x.py a.b=1 --ranks=2 +actor/rollout@actor.rollout=mine",
+            "untold",
+            "fast is not in the file",
+        ),
+        ("python x.py a.b=1 --ranks=2 /a/b=c d=/e/f=g +h.i=1", "not-met", "fast is off"),
         ("python x.py $ARGS --ranks 2", "untold", "fast is not in the file"),
         ("python x.py --ranks 2 > $LOG", "not-met", "fast is off"),
         (
@@ -202,6 +211,36 @@ def test_one_alternative_is_enough_and_one_condition_excludes(tmp_path: Path) ->
         ((), "met"),
     ):
         assert answer(defect.replace(when=when), found).word == word, when
+
+
+@pytest.mark.parametrize(
+    ("version", "word", "why"),
+    [
+        ("1.9.4", "met", "lib is 1.9.4"),
+        ("2.0.0rc1", "not-met", "lib is 2.0.0rc1"),
+        ("2.1", "not-met", "lib is 2.1"),
+        ("", "untold", "lib is before 2.0"),
+    ],
+)
+def test_what_a_release_brings_is_told_by_the_release(
+    version: str, word: str, why: str, tmp_path: Path
+) -> None:
+    found = answer(
+        a_defect().replace(when=((before("2.0"),),)), settings(tmp_path, "--ranks 2"), version=version
+    )
+    assert (found.word, found.why) == (word, why)
+
+
+def test_an_option_that_the_release_lacks_is_not_set(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/whole.yaml").write_text("trainer: {steps: 1}")
+    dialect = DIALECT.replace(sources=("lib/whole.yaml",))
+    newer = a_defect().replace(when=((other("trainer.newer", True),),))
+    for path, word in ((), "met"), (("lib/gone.yaml",), "untold"):
+        dialect = dialect.replace(sources=("lib/whole.yaml", *path))
+        found = recognise("x", ({"ranks": 2}, ()), (dialect,), write(tmp_path).read)
+        assert answer(newer, found).word == word
+    assert answer(newer.replace(when=((other("elsewhere.newer", True),),)), found).word == "untold"
 
 
 def test_settings_of_another_project_tell_nothing(tmp_path: Path) -> None:

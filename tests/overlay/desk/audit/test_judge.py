@@ -1,4 +1,4 @@
-"""What an installation is to a defect: by its source, and by the patch that mends it."""
+"""What an installation is to a defect: by its source, and by the patch that fixes it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_source_decides_and_not_the_version(
     (finding,) = audited(source, changes=changes).findings
     assert (finding.state, finding.version, finding.site) == (state, "1.0", "lib.core:f")
     ways_out = {
-        "open": "(not tried) fast=False; or lib 2.0 has the fix",
+        "open": "(untested) fast=False; or lib 2.0 has the fix",
         "unknown-source": "lib 2.0 has the fix",
     }
     assert finding.way_out == ways_out.get(state, "")
@@ -66,7 +66,7 @@ def test_a_patch_that_is_not_selected_mends_nothing(
 def test_harms_filter_and_what_is_not_installed_is_no_finding(audited: Callable[..., Audit]) -> None:
     audit = audited(harms=("hang",))
     assert audit.findings == ()
-    assert screen(audit).startswith("lib 1.0\n0 present and mended, 0 present and not mended\n")
+    assert "\n0 patched, 0 not patched\n" in screen(audit)
     assert audited(harms=("silent-wrong",)).findings
 
 

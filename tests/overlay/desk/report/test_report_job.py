@@ -246,14 +246,12 @@ def test_without_a_job_the_page_is_on_what_is_installed(
 def test_what_waits_is_only_listed(tmp_path: Path) -> None:
     site = unknown_verl(tmp_path / "site")
     folder = str(made.job(tmp_path / "job", made.status(site)))
-    text = made.page(tmp_path, folder)
-    (listed,) = re.findall(r"<strong>waiting</strong> .*?: (.*?)\.</p>", text)
-    assert "slime.capped-partitions" in listed.split(", ")
-    assert ">slime.capped-partitions" not in text
     # The installation itself knows that it is not there.
-    text = made.page(tmp_path, folder, "--audit", str(site))
-    (listed,) = re.findall(r"<strong>not-installed</strong> .*?: (.*?)\.</p>", text)
-    assert "slime.capped-partitions" in listed.split(", ")
+    for word, more in (("waiting", ()), ("not-installed", ("--audit", str(site)))):
+        text = made.page(tmp_path, folder, *more)
+        (listed,) = re.findall(rf"<strong>{word}</strong> .*?<p class=.why.>(.*?)</p>", text, re.DOTALL)
+        assert "slime.capped-partitions" in listed.split(", ")
+        assert ">slime.capped-partitions<" not in text
 
 
 @pytest.mark.parametrize(
@@ -261,7 +259,7 @@ def test_what_waits_is_only_listed(tmp_path: Path) -> None:
     [
         (["none"], "is not a folder: name the OVERLAY_LEDGER_DIR"),
         (["none", "-o", "r.html"], "is not a folder: name the OVERLAY_LEDGER_DIR"),
-        ([".", "-o", "r.html"], "no process has left a ledger"),
+        ([".", "-o", "r.html"], "no readable ledger in ."),
         (["-o", "no/r.html"], "the report cannot be written"),
         (["-o", "r.html"], "pip install jinja2"),
         ([], "name a file for the page"),
@@ -295,9 +293,9 @@ def test_what_the_job_meets_comes_first_and_what_is_not_fixed_before_what_is(tmp
     found = read(tmp_path, made.status(site, met=told), made.status(site, met=[]))
     assert [one["defect"] for one in found.to_dict()["met"]] == ["a.wrong", "a.slow", "a.fixed"]
     said = headline({}, found).text
-    assert said.startswith("2 known defects are met by this job and not fixed, 1 of them silent.")
+    assert said.startswith("2 known defects are not patched in this job, 1 of them silent.")
     table = found.table()
     assert "  a.wrong (silent-wrong): x is on -> set y\n" in table
-    assert "  fixed here: a.fixed\n" in table
+    assert "  patched here: a.fixed\n" in table
     html, _ = page.render({}, found, [])
     assert html.index("a.wrong") < html.index("a.slow") < html.index("a.fixed")

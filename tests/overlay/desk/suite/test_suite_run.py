@@ -212,6 +212,7 @@ def test_what_is_installed_is_tested_if_that_is_asked_for(workplace: Workplace) 
     ("words", "said"),
     [
         (["run", "tiny-0"], "there is no recipe 'tiny-0'; there are: megatron-core-0.16.1, "),
+        (["run"], "name a recipe, or all; there are: megatron-core-0.16.1, "),
         (["run", "missing.toml"], "the recipe missing.toml cannot be read"),
         (["run", "slime-0.3.1", "-j", "0"], "--jobs must be at least 1, got 0"),
         (["frobnicate"], "invalid choice"),
