@@ -67,7 +67,7 @@ class Defect(Record):
     #: The same for a machine: it is met if all conditions of one alternative are. None at all: by every job.
     when: tuple[tuple[Condition, ...], ...] = ()
     #: The sites by which sources that have it are told from others; the table of the project says which those
-    #: are. Empty for a defect that a source has where the patch that mends it applies.
+    #: are. Empty for a defect that a source has where the patch that fixes it applies.
     sites: tuple[str, ...] = ()
     #: Of the variants of the patch, the names of those that have this defect; empty for all that apply.
     only: tuple[str, ...] = ()
@@ -78,9 +78,9 @@ class Defect(Record):
     #: The test that measures it (a pytest node id), or `read`: in the source, and no run has shown it. Empty
     #: for the contract of the patch, which upstream alone breaks, and without a patch for `read`.
     shown: str = ""
-    #: The id of the patch that mends it, empty while there is none.
+    #: The id of the patch that fixes it, empty while there is none.
     patch: str = ""
-    #: What to do where no patch mends it: a setting to avoid, something to use in its place. Empty if nothing
+    #: What to do where no patch fixes it: a setting to avoid, something to use in its place. Empty if nothing
     #: that is known helps.
     way_out: str = ""
     #: The test that does what `way_out` says and sees what is right, or upstream refuse, on each release

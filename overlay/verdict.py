@@ -8,7 +8,7 @@ APPLY = "apply"
 #: All verdicts, and what each means to the person who reads it.
 VERDICTS: dict[str, str] = {
     APPLY: "the installed source is one that the patch was tested on",
-    "not-needed": "the installed source does not have what the patch mends, or another patch does it too",
+    "not-needed": "the installed source does not have what the patch fixes, or another patch fixes it",
     "unknown-source": "the patch was not tested on the installed source: nothing is touched",
     "conflict": "another patch, ours or someone else's, stands in its way, or one that it needs is missing",
     "not-installed": "the project is not installed",

@@ -40,7 +40,7 @@ class Written(Record):
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
     new = add_command("new", _new, "write the files of a new patch, and of a new pack, for you to fill in")
-    new.add_argument("id", metavar="PATCH-ID", help="project.what-is-mended")
+    new.add_argument("id", metavar="PATCH-ID", help="project.what-it-fixes")
     new.add_argument("function", metavar="SITE", nargs="?", help="the function to replace (module:qualname)")
     what = "the pack to write into, created if it does not exist"
     new.add_argument("--pack", metavar="NAME", default="", help=what)

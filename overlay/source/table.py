@@ -183,7 +183,7 @@ class Table:
     def first_without(self, patch: str, project: str, only: tuple[str, ...] = ()) -> str | None:
         """Return the first release free of what a patch, or a defect, is about, `None` if none is known.
 
-        With `only`, of what those variants alone mend.
+        With `only`, of what those variants alone fix.
         """
         has: set[Version] = set()
         free: set[Version] = set()

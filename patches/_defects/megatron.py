@@ -524,7 +524,7 @@ DEFECTS = (
         ),
         sites=("megatron.core.transformer.moe.router:TopKRouter.routing",),
         upstream=("NVIDIA/Megatron-LM#6115",),
-        shown="read",
+        shown="tests/real/test_megatron_left.py::test_seq_aux_loss_balances_a_pack_as_one_sequence",
         way_out="moe_router_load_balancing_type=aux_loss",
     ),
     _silent(
@@ -536,7 +536,7 @@ DEFECTS = (
         sites=("megatron.core.fusions.fused_bias_dropout:_bias_dropout_add_func",),
         upstream=("NVIDIA/Megatron-LM#3504",),
         fixed="0.17.0",
-        shown="read",
+        shown="tests/real/test_megatron_left.py::test_a_residual_in_float32_is_rounded_before_0_17",
     ),
     _hang(
         id="megatron.mtp-cp-world-group",
@@ -546,7 +546,7 @@ DEFECTS = (
         when=all_of(given("mtp_num_layers"), _CP),
         sites=(f"{_MTP}:roll_tensor",),
         upstream=("NVIDIA/Megatron-LM#6746",),
-        shown="read",
+        shown="tests/real/test_megatron_left.py::test_the_tokens_to_predict_further_are_sent_among_other_messages",
     ),
     _crash(
         id="megatron.offloaded-float32",
@@ -558,7 +558,7 @@ DEFECTS = (
             f"{_DISTRIBUTED}._build_model_and_main_param_groups",
             "megatron.core.optimizer.cpu_offloading.hybrid_optimizer:HybridDeviceOptimizer.__init__",
         ),
-        shown="read",
+        shown="tests/real/test_megatron_left.py::test_an_offloaded_optimizer_refuses_weights_in_float32",
         way_out="keep no weights in float32",
     ),
     _silent(

@@ -160,6 +160,7 @@ DEFECTS = (
         when=all_of(switched("async_save"), beyond("it is SFT on Megatron")),
         sites=(_SAVE,),
         upstream=("verl-project/verl#7363",),
+        shown="tests/real/test_verl_left.py::test_the_last_checkpoint_of_sft_waits_for_somebody_to_finish_it",
         way_out="checkpoint.async_save=False",
     ),
     _silent(
@@ -198,6 +199,7 @@ DEFECTS = (
         ),
         sites=(_SAMPLE,),
         upstream=("verl-project/verl#7457",),
+        shown="tests/real/test_verl_left.py::test_multi_turn_sft_tells_no_model_which_tokens_are_of_images",
     ),
     _silent(
         id="verl.fused-entropy-underflow",

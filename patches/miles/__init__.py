@@ -1,1 +1,1 @@
-"""Patches of miles, the fork of slime: what both get wrong is mended by the same code."""
+"""Patches of miles, the fork of slime: what both get wrong is fixed by the same code."""

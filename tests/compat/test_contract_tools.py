@@ -50,7 +50,8 @@ def test_a_patch_that_is_never_reached_proves_nothing() -> None:
 
 
 def test_on_upstream_alone_nothing_has_to_be_reached() -> None:
-    assert python("-W", "ignore", "-c", NEVER_REACHED, seconds=120, **{PROVE: ALONE}).stdout == "found: 17\n"
+    done = python("-W", "ignore", "-c", NEVER_REACHED, seconds=120, **{PROVE: ALONE})
+    assert done.stdout == "found: 17\n"
 
 
 def test_what_one_forked_rank_finds_is_found() -> None:

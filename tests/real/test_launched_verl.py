@@ -146,7 +146,7 @@ def test_main_ppo_says_what_the_job_meets(
         [sys.executable, "-m", "overlay", "audit", "--json", "--settings", str(file)],
         env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr  # it meets none that is not mended
+    assert done.returncode == 0, done.stderr  # it hits none that is not patched
     there = [one for one in json.loads(done.stdout)["defects"] if one["state"] != "not-needed"]
     met = {one["defect"] for one in there if one["settings"]["word"] == "met"}
     assert {one["defect"] for one in found["met"]} == met > {"megatron.async-save-unpinned"}

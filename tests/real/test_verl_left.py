@@ -23,3 +23,80 @@ def test_verl_0_9_0_leaves_marks_to_the_next_transfer(
     version: str, said: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> None:
     assert findings(listed(f"verl=={version}"), PROGRAM, SEED)["said"] == said, SEED
+
+
+TOLD = """
+import json
+from unittest.mock import MagicMock
+from overlay.compat.verl_imports import stand_in
+stand_in()
+import torch
+from verl.utils.dataset import multiturn_sft_dataset as module
+
+def message(**_):
+    ids = torch.arange(3)
+    images = {"mm_token_type_ids": torch.tensor([[0, 1, 0]]), "pixel_values": torch.ones(2, 4)}
+    return ids, torch.ones(3), torch.ones(3), images
+
+data = object.__new__(module.MultiTurnSFTDataset)
+vars(data).update(
+    dataframe=MagicMock(), tools=None, enable_thinking=None, enable_thinking_default=None, processor=None,
+    tokenizer=MagicMock(), pad_mode=module.DatasetPadMode.NO_PADDING, max_length=99, truncation="error",
+    _build_messages=lambda _row: [{}, {}], _process_single_message=message, sanity_check=lambda *_: None,
+)
+print(json.dumps({"keys": sorted(data[0]["multi_modal_inputs"])}))
+"""
+
+
+@pytest.mark.parametrize("version", ["0.9.1"])
+def test_multi_turn_sft_tells_no_model_which_tokens_are_of_images(
+    version: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> None:
+    assert findings(listed(f"verl=={version}"), TOLD, SEED)["keys"] == ["pixel_values"]
+
+
+SAVED = """
+import json
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+from overlay.compat.verl_imports import stand_in
+
+if __name__ == "__main__":
+    stand_in()
+    import torch
+    from overlay.compat.megatron_on_cpu import megatron
+    with megatron():
+        from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
+        from megatron.core.dist_checkpointing.strategies.base import async_calls
+        from verl.trainer import sft_trainer
+        from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager as Manager
+
+        finished = []
+
+        def save(step):
+            manager = SimpleNamespace(checkpoint_config=SimpleNamespace(async_save=True))
+            written = AsyncRequest(print, (), [])
+            Manager._dispatch_finalize(manager, [written], lambda: finished.append(step))
+
+        for name in ("aggressive_empty_cache", "log_gpu_memory_usage", "log_with_rank", "tqdm", "tu"):
+            setattr(sft_trainer, name, MagicMock())
+        sft_trainer.tqdm = lambda data, **_: data
+        trainer = MagicMock(
+            resume_global_step=0, steps_per_epoch=2, total_training_steps=2, test_freq=-1, save_freq=2,
+            val_dataloader=None, train_dataloader=[{}, {}],
+        )
+        trainer.engine.is_mp_src_rank_with_outputs.return_value = False
+        trainer.config.trainer.total_epochs = 1
+        trainer.ckpt_handler.save_checkpoint.side_effect = save
+        sft_trainer.SFTTrainer.fit(trainer)
+        alone = list(finished)
+        async_calls.maybe_finalize_async_calls(blocking=True)
+        print(json.dumps({"alone": alone, "asked": finished}))
+"""
+
+
+@pytest.mark.parametrize("version", ["0.9.1"])
+def test_the_last_checkpoint_of_sft_waits_for_somebody_to_finish_it(
+    version: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> None:
+    assert findings(listed(f"verl=={version}"), SAVED, SEED) == {"alone": [], "asked": [2]}

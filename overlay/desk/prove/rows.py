@@ -196,7 +196,7 @@ class File(Record):
         except FileNotFoundError:
             return cls()
         except (OSError, OverlayError) as error:
-            raise TrustError(f"{error}; mend it, or name another file") from error
+            raise TrustError(f"{error}; correct it, or name another file") from error
         return cls(sources=json.loads(data).get("sources", {}), rows=tuple(rows))
 
     def plus(self, rows: Iterable[Row]) -> File:

@@ -19,7 +19,11 @@ def make_loss(original: Any, module: Any) -> Any:
     def balancing_loss(*, tokens_per_expert: Any, total_num_tokens: Any, topk: int, **named: Any) -> Any:
         # Each token is counted topk times, and no token of padding is.
         share = total_num_tokens * topk / tokens_per_expert.sum().clamp(min=1)
-        counts = {"tokens_per_expert": tokens_per_expert * share, "total_num_tokens": total_num_tokens}
+        # Of a micro-batch of padding alone the loss is 0, and not 0 / 0.
+        counts = {
+            "tokens_per_expert": tokens_per_expert * share,
+            "total_num_tokens": total_num_tokens + (total_num_tokens == 0),
+        }
         EFFECT.changed += 1
         return module.switch_load_balancing_loss_func(**counts, topk=topk, **named)
 
@@ -32,7 +36,7 @@ PATCH = Patch(
     why="global_aux_loss weighs each expert by its part of the tokens of the micro-batches of a step so far. "
     "Megatron divides the mean of their counts by the tokens of the last micro-batch. Where micro-batches "
     "differ in size, as with packing or padding, loss and gradient are off by the ratio, and depend on the "
-    "order. With the patch counts are divided by the tokens that they count.",
+    "order; one of padding alone is NaN. With the patch counts are divided by the tokens that they count.",
     changes=("numbers",),
     met="global_aux_loss with several micro-batches of different numbers of tokens.",
     upstream=("NVIDIA/Megatron-LM#7213", "NVIDIA/Megatron-LM#7214"),

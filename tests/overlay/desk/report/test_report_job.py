@@ -16,7 +16,8 @@ from fake_upstream import Upstream, triple
 
 from overlay import cli
 from overlay.desk.report import job, page
-from overlay.desk.report.headline import OPT_IN, OUTCOMES, headline, outcome, view_of_group, view_of_plan
+from overlay.desk.report.headline import OUTCOMES, headline, outcome, view_of_group, view_of_plan
+from overlay.desk.tables import OPT_IN
 from overlay.errors import ReportError
 from overlay.ledger import STATES
 from overlay.runtime.engine import Engine
