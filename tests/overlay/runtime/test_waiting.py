@@ -13,7 +13,6 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 import pytest
-from command_line import python
 from fake_upstream import PACKAGE, Upstream, forget, tables, triple
 from threads import at_once
 
@@ -294,10 +293,3 @@ def test_a_glob_that_names_opt_in_patches_alone_is_refused_at_once(armed: Armed)
     armed.patches = [armed.patches[0].replace(opt_in=True)]
     with pytest.raises(SelectionError, match="matches only opt-in patches"):
         armed.engine.arm("fakeup.*")
-
-
-def test_enable_loads_no_patch() -> None:
-    """Nor what an upstream or a patch imports: it is called in processes that never train."""
-    loaded = "[name for name in sys.modules if name.startswith('overlay.patches.')]"
-    code = f"import overlay, sys; overlay.enable(); print({loaded})"
-    assert python("-c", code).stdout.strip() == "[]"

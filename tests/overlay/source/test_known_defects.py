@@ -1,10 +1,8 @@
-"""Defects are loaded when somebody asks for them, and never at a start."""
+"""Defects are loaded when somebody asks for them. That no start does: tests/test_architecture.py."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-from command_line import python
 
 import overlay.patches._defects as defects
 from overlay.defect import READ
@@ -36,14 +34,3 @@ def test_a_defect_whose_patch_is_not_there_is_left_out() -> None:
     left = load_defects(patches)
     assert left
     assert mended not in {one.patch for one in left.values()}
-
-
-def test_no_trainer_loads_them() -> None:
-    code = "import sys, overlay; overlay.enable(); print(*sys.modules)"
-    loaded = python("-c", code).stdout.split()
-    assert "overlay.runtime.engine" in loaded
-    assert not [
-        name
-        for name in loaded
-        if name.startswith(("overlay.defect", "overlay.desk.audit", "overlay.patches._defects"))
-    ]

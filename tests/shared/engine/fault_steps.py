@@ -18,9 +18,6 @@ from order_world import Subject, World
 
 import overlay
 
-#: File and number of a line, and whether the last time is meant that it is reached.
-Step = tuple[str, int, bool]
-
 ENGINE = str(Path(overlay.__file__).parent)
 
 
