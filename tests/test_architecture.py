@@ -144,3 +144,15 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     """They are modules without packages: of two with one name, a run that has both collects neither."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_no_two_classes_or_constants_of_the_engine_have_one_name() -> None:
+    seen: dict[str, Path] = {}
+    for path in files("overlay"):
+        for node in ast.parse(path.read_text()).body:
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+            names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+            names = [node.name] if isinstance(node, ast.ClassDef) else [one for one in names if one.isupper()]
+            for name in names:
+                if not name.startswith("_") and name != "TYPE_CHECKING":
+                    assert seen.setdefault(name, path) == path, name

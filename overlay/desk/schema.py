@@ -48,13 +48,13 @@ _WORDS: dict[tuple[type[Record], str], tuple[str, ...]] = {
     **{(kind, "verdict"): tuple(VERDICTS) for kind in (Verdict, TargetVerdict, Row)},
     **{(kind, "state"): tuple(STATES) for kind in (PatchStatus, SiteStatus)},
     **{(kind, "harm"): tuple(HARMS) for kind in (Defect, Met, judge.Finding)},
-    (judge.Finding, "state"): tuple(judge.STATES),
+    (judge.Finding, "state"): tuple(judge.DEFECT_STATES),
     (Answer, "word"): tuple(ANSWERS),
     (SiteFinding, "expects"): ("known", "present", "absent", "calls"),
     (Figure, "combine"): ("sum", "max", "min"),
     (Check, "answer"): ("yes", "no", "-"),
-    (prove.Proof, "verdict"): (*prove.VERDICTS, "apply", "not-needed"),
-    **{(prove.Proof, run): ("", *contract.OUTCOMES) for run in ("alone", "patched")},
+    (prove.Proof, "verdict"): (*prove.PROOF_VERDICTS, "apply", "not-needed"),
+    **{(prove.Proof, run): ("", *contract.RUN_OUTCOMES) for run in ("alone", "patched")},
 }
 #: What `audit` takes from a defect for its findings.
 _OF_DEFECTS = ("summary", "met", "upstream", "fixed", "shown", "tried")

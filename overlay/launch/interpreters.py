@@ -127,7 +127,7 @@ def on_path(path: str | None = None) -> tuple[Interpreter, ...]:
     return tuple(found.values())
 
 
-class Answer(Record):
+class Reply(Record):
     """What a Python said of itself."""
 
     #: Where its overlay would start from, empty if no start-up file ran.
@@ -159,7 +159,7 @@ def armed_environment() -> dict[str, str]:
     return {**environ, "OVERLAY": "1", "OVERLAY_PATCHES": "none"}
 
 
-def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 60.0) -> Answer:
+def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 60.0) -> Reply:
     """Start a Python as a command would, under its environment, and return what became of it.
 
     Raises `OSError` if it cannot be started, `TimeoutError` among them: it gets `patience` seconds.
@@ -176,7 +176,7 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 
     # Of one that said nothing, by where it lies.
     beside = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
     enabled, prefix, started, *_ = found.split("\n") if mark else [""] * 3
-    return Answer(
+    return Reply(
         started=started,
         enabled=enabled == "1",
         said="\n".join(line for line in done.stderr.splitlines() if line.startswith("overlay: ")),
@@ -184,7 +184,7 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 
     )
 
 
-def refusal(interpreter: Interpreter, answer: Answer) -> str:
+def refusal(interpreter: Interpreter, answer: Reply) -> str:
     """Return why a Python that was asked is not enabled, and the way out; empty if it is."""
     shown = interpreter.shown
     if answer.enabled:

@@ -33,7 +33,7 @@ _RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, PROVE, PROVE_RUN)
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
 DIGEST_PREFIX = "sha256:"
-DIGEST_LENGTH = 64
+_PIN_DIGITS = 64
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
@@ -156,8 +156,8 @@ def pin(environ: Environ = os.environ) -> str:
     """
     text = environ.get("OVERLAY_PIN", "").strip()
     digest = text.removeprefix(DIGEST_PREFIX)
-    if digest != text and (len(digest) != DIGEST_LENGTH or not set(digest) <= set("0123456789abcdef")):
-        what = f"{DIGEST_LENGTH} hexadecimal digits after {DIGEST_PREFIX!r}"
+    if digest != text and (len(digest) != _PIN_DIGITS or not set(digest) <= set("0123456789abcdef")):
+        what = f"{_PIN_DIGITS} hexadecimal digits after {DIGEST_PREFIX!r}"
         raise SelectionError(f"OVERLAY_PIN={text!r}: a digest has {what}")
     return text
 

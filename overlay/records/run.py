@@ -25,7 +25,7 @@ FIRST, LAST = 5.0, 600.0
 MOST_LINES = 5
 
 #: The most patches that are named of those that had nothing to do: of a few, somebody has named each.
-NAMED = 3
+_NAMED = 3
 
 #: States of a patch that was in place.
 _WAS_IN_PLACE = ("applied", "incomplete", "reverted", "waiting")
@@ -110,7 +110,7 @@ def lines(status: Status, *, is_fork: bool = False) -> list[str]:
         if one.effect and not one.effect.reached and one.state in ("applied", "reverted")
     ]
     if idle and not is_fork:
-        who = ", ".join(idle) if len(idle) <= NAMED else f"{len(idle)} patches"
+        who = ", ".join(idle) if len(idle) <= _NAMED else f"{len(idle)} patches"
         found.append(f"{where}: applied, but had nothing to do: {who}")
     return found
 

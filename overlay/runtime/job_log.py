@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: process groups are made with the model, which may have to wait until other services are there.
 QUIET = 300.0
 #: The most characters of the line that says what a job is run with.
-WIDTH = 160
+_WIDTH = 160
 #: What a driver tells its workers: what the job is run with was said, and what is in place was not.
 DRIVER = "driver"
 #: Said by workers that were not told of a driver, as one that is patched tells them.
@@ -152,7 +152,7 @@ class JobLog:
 
 
 def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> str:
-    """Return what a job is run with in a line of at most `WIDTH` characters: versions that do not fit go.
+    """Return what a job is run with in a line of at most `_WIDTH` characters: versions that do not fit go.
 
     Args:
         lock: What was decided on here.
@@ -167,7 +167,7 @@ def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> st
     versions = [*sorted(upstreams.items()), *sorted(lock["environment"].items())]
     named = [f"overlay {lock['overlay']['version']}", f"Python {lock['python']}"]
     named += [f"{name} {version}" for name, version in versions if version]
-    left = WIDTH - len("overlay: configuration: ; ") - len(", ".join(words))
+    left = _WIDTH - len("overlay: configuration: ; ") - len(", ".join(words))
     while len(", ".join(named)) > left:
         named = [*named[:-2], "..."]
     return f"configuration: {', '.join(named)}; {', '.join(words)}"

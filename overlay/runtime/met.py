@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from overlay.verdict import Verdict
 
 #: The most defects that the line names.
-NAMED = 3
+_NAMED = 3
 #: A patch in one of these states does not fix what it is for, whatever its verdict.
 _OUT = ("failed", "incomplete", "skipped", "reverted")
 
@@ -156,6 +156,6 @@ def sentence(found: Sequence[Met]) -> str:
     count = f"{len(found)} known defect{'s affect' if len(found) != 1 else ' affects'} this job"
     if not left:
         return f"{count}, {'all ' if patched > 1 else ''}patched here"
-    named = "; ".join(f"{one.defect} ({one.harm}): {one.way_out}" for one in left[:NAMED])
-    more = f"; and {len(left) - NAMED} more: overlay report" if len(left) > NAMED else ""
+    named = "; ".join(f"{one.defect} ({one.harm}): {one.way_out}" for one in left[:_NAMED])
+    more = f"; and {len(left) - _NAMED} more: overlay report" if len(left) > _NAMED else ""
     return f"{count}, {patched} patched here, {len(left)} not: {named}{more}"

@@ -14,7 +14,7 @@ from overlay.source.registry import module_of
 
 if TYPE_CHECKING:
     from overlay.patch import Patch, Replacement
-    from overlay.runtime.sites import Installed
+    from overlay.runtime.sites import InstalledSite
     from overlay.verdict import TargetVerdict, Verdict
 
 #: States from which a patch does not come back within a session.
@@ -32,7 +32,7 @@ class Entry:
         #: In one of the states `ENDED`, what it came to: a verdict, `failed` or `incomplete`.
         self.outcome = ""
         #: Every site that was put in place and not taken out, those of earlier lives of a module included.
-        self.installed: list[Installed] = []
+        self.installed: list[InstalledSite] = []
         self._announced = False
 
     @property
@@ -150,7 +150,7 @@ class Entry:
             found.append((SiteStatus(site=site, project=target.project, state=state), held, lost))
         return found
 
-    def _copies(self, site: str) -> list[tuple[object, list[Installed]]]:
+    def _copies(self, site: str) -> list[tuple[object, list[InstalledSite]]]:
         """Return the modules that have a replaced site, the imported one first, with what was put there."""
         mine = [item for item in self.installed if item.site == site]
         imported = [item for item in mine if not run_as(item.module)]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
     from overlay.records.pin import Pin
     from overlay.runtime.finder import FirstFinder
-    from overlay.runtime.sites import Installed
+    from overlay.runtime.sites import InstalledSite
     from overlay.source.selection import Selection
     from overlay.source.table import Table
 
@@ -264,7 +264,7 @@ class Session:
                 reason += f"; {name} runs as __main__: call overlay.enable() below it all"
             self._leave_out(entry, "failed", reason)
 
-    def _put(self, entry: Entry, sites: list[Installed], *, first: bool) -> None:
+    def _put(self, entry: Entry, sites: list[InstalledSite], *, first: bool) -> None:
         with self._lock:
             if self.closed:
                 return

@@ -82,7 +82,7 @@ def describe(value: object) -> str:
     return f"{function.__module__}:{name}, {code.co_filename}:{code.co_firstlineno}"
 
 
-class Installed:
+class InstalledSite:
     """One site that was replaced, with all that is needed to take the replacement out again."""
 
     def __init__(self, site: str, module: object, before: object, after: object) -> None:
@@ -131,7 +131,7 @@ def _home(module: object, site: str) -> str:
 
 def prepare(
     owner: str, module: ModuleType, replacements: Sequence[Replacement], tree: Tree
-) -> list[Installed]:
+) -> list[InstalledSite]:
     """Look at every site of `owner` in `module` and build its replacement, without changing anything.
 
     Raises `OverlayError`, or whatever a factory raised.
@@ -139,7 +139,7 @@ def prepare(
     return [_prepare(owner, module, replacement, tree) for replacement in replacements]
 
 
-def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> Installed:
+def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> InstalledSite:
     site, name = replacement.site, split_site(replacement.site)[1]
     raw = current(module, site)[1]
     original = function_of(raw)
@@ -157,11 +157,11 @@ def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tre
     made.__name__ = name.rpartition(".")[2]
     if original is None:
         setattr(made, OWNER, owner)
-        return Installed(site, module, None, made)
+        return InstalledSite(site, module, None, made)
     _check_parameters(replacement, original, made)
     _dress(owner, made, original, site)
     kind: Any = type(raw)
-    return Installed(site, module, raw, made if raw is original else kind(made))
+    return InstalledSite(site, module, raw, made if raw is original else kind(made))
 
 
 def _check_original(module: ModuleType, site: str, original: object, tree: Tree) -> None:
@@ -221,7 +221,7 @@ def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     setattr(made, OWNER, mark(owner, site))
 
 
-def put(sites: Sequence[Installed], *, first: bool = False) -> None:
+def put(sites: Sequence[InstalledSite], *, first: bool = False) -> None:
     """Put prepared sites in place and rebind their aliases. On any failure everything is put back.
 
     Args:
@@ -230,7 +230,7 @@ def put(sites: Sequence[Installed], *, first: bool = False) -> None:
             import is anywhere, and a site to which nobody has another reference needs no search.
 
     """
-    done: list[Installed] = []
+    done: list[InstalledSite] = []
     try:
         held = []
         for site in sites:
@@ -251,7 +251,7 @@ def put(sites: Sequence[Installed], *, first: bool = False) -> None:
         raise
 
 
-def _rebind_aliases(sites: Sequence[Installed]) -> None:
+def _rebind_aliases(sites: Sequence[InstalledSite]) -> None:
     """Give the replacement to everybody who took the original before, or note who could not be given it."""
     # Kept apart from their sites: whoever has a pair has the original.
     found = rebind([pair for site in sites for pair in site.pairs()])
@@ -266,7 +266,7 @@ def _rebind_aliases(sites: Sequence[Installed]) -> None:
             site.stale = "from an earlier import of its module"
 
 
-def take_out(sites: Sequence[Installed]) -> list[str]:
+def take_out(sites: Sequence[InstalledSite]) -> list[str]:
     """Put the originals back, the very objects, also in references that were taken since.
 
     Returns what could not be: sites that somebody else replaced on top, references that cannot be rebound.

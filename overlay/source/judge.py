@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from overlay.verdict import TargetVerdict, Verdict
 
 #: What an installation can be to a defect, in the order in which people are told.
-STATES: dict[str, str] = {
+DEFECT_STATES: dict[str, str] = {
     "open": "not patched",
     "unknown-source": "not known for this source",
     "mended": "patched",
@@ -23,7 +23,7 @@ STATES: dict[str, str] = {
     "not-installed": "the project is not installed",
 }
 #: Said where neither a setting nor a release is known to help.
-NONE = "no workaround is known"
+NO_WORKAROUND = "no workaround is known"
 _OF_VERDICTS = {
     "apply": "open",
     "not-needed": "not-needed",
@@ -38,7 +38,7 @@ class Finding(Record):
     project: str
     version: str
     harm: str
-    #: One of `STATES`.
+    #: One of `DEFECT_STATES`.
     state: str
     #: Why it is not patched, or cannot be told; empty if there is nothing to say.
     reason: str = ""
@@ -119,7 +119,7 @@ def as_patch(defect: Defect) -> Patch:
 
 
 def _way_out(defect: Defect) -> str:
-    return "; or ".join(filter(None, [advice(defect), _later(defect)])) or NONE
+    return "; or ".join(filter(None, [advice(defect), _later(defect)])) or NO_WORKAROUND
 
 
 def advice(defect: Defect) -> str:

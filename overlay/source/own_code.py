@@ -10,7 +10,7 @@ import os
 from importlib import import_module
 
 from overlay.errors import OverlayError
-from overlay.source.table import NAME as TESTED
+from overlay.source.table import TABLE_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: What Python imports or a patch compiles, and what known sources are decided by. The cache of compiled files
 #: is left aside: it says nothing that its source does not.
 _ENDINGS = (
-    ".py", ".pyc", ".pyx", ".so", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".ptx", ".cubin", TESTED,
+    ".py", ".pyc", ".pyx", ".so", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".ptx", ".cubin",
+    TABLE_FILE,
 )  # fmt: skip
 
 

@@ -149,9 +149,9 @@ def _rows_beside(project: str) -> list[Row]:
 
 def _beside(project: str) -> tuple[str, bytes | None]:
     """Return the path and the content of the table in a package, which need not have one."""
-    from overlay.source.table import NAME
+    from overlay.source.table import TABLE_FILE
 
-    path = os.path.join(next(iter(import_module(project).__path__), ""), NAME)
+    path = os.path.join(next(iter(import_module(project).__path__), ""), TABLE_FILE)
     try:
         with open(path, "rb") as file:
             return path, file.read()

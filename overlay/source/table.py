@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Said = str | bool | None
 
 #: The name of the file beside the patches of a project.
-NAME = "tested.json"
+TABLE_FILE = "tested.json"
 #: Hexadecimal digits of the digest of files.
 LENGTH = 16
 _CALLS = "calls "

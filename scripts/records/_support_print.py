@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from overlay.source.decide import combine
 from overlay.source.registry import load_patches
-from overlay.source.table import NAME, read
+from overlay.source.table import TABLE_FILE, read
 from overlay.verdict import APPLY, LOUD, TargetVerdict
 from sources import releases
 
@@ -37,7 +37,7 @@ _ASKS = (APPLY, *LOUD)
 
 def rows(folder: Path = PATCHES) -> list[Row]:
     """Return the rows of the tables of all projects."""
-    return [row for path in sorted(folder.glob(f"*/{NAME}")) for row in read(str(path))]
+    return [row for path in sorted(folder.glob(f"*/{TABLE_FILE}")) for row in read(str(path))]
 
 
 def cells(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.source.decide import decide
 from overlay.source.registry import load_patches, tables
-from overlay.source.table import NAME, Row, Table, read
+from overlay.source.table import TABLE_FILE, Row, Table, read
 from overlay.verdict import LOUD
 from progress import tracked
 from records._drift_history import CommitTree, HistoryError, Repository
@@ -217,7 +217,9 @@ def measured(history: str, options: argparse.Namespace) -> str:
         known: Table = (
             tables()
             if options.table == "today"
-            else out_by(repository, period[0], Table(read(str(PATCHES / project / NAME))), releases.read())
+            else out_by(
+                repository, period[0], Table(read(str(PATCHES / project / TABLE_FILE))), releases.read()
+            )
         )
         weekly = options.table == "weekly"
         found = walk(repository, branch or "main", paths, patches, period, known, weekly=weekly)

@@ -30,7 +30,7 @@ from sources.git_sources import FetchError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from overlay.desk.audit.job_settings import Settings
+    from overlay.desk.audit.job_settings import JobSettings
     from overlay.source.conditions import Answer
 
 #: The revisions whose scripts are run. A bundle may lack the releases of verl.
@@ -97,7 +97,7 @@ def _scripts(root: Path) -> list[Path]:
     return sorted(root.rglob("*.sh"))
 
 
-def _read(line: str, folder: Path, tree: InstalledTree) -> Settings | None:
+def _read(line: str, folder: Path, tree: InstalledTree) -> JobSettings | None:
     """Return the settings of a command line, `None` if it starts no job."""
     path = folder / "command.line"
     path.write_text(line.replace("\n", " "))

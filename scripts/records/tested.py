@@ -41,7 +41,7 @@ from overlay.source.judge import as_patch
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import contract_of, load_patches, of_code
 from overlay.source.source import InstalledTree
-from overlay.source.table import NAME, Row, Table, files_digest
+from overlay.source.table import TABLE_FILE, Row, Table, files_digest
 from overlay.verdict import APPLY
 from records import _support_print
 from sources import fetch_release, releases
@@ -85,7 +85,7 @@ class Source(NamedTuple):
 
 def file_of(project: str) -> Path:
     """Return the file of the patches of a project."""
-    return PATCHES / project / NAME
+    return PATCHES / project / TABLE_FILE
 
 
 def read(project: str) -> File:
@@ -438,7 +438,8 @@ class _Writer:
             differs = not file_of(project).exists() or file_of(project).read_text(encoding="utf-8") != text
             if differs and self._options.write:
                 file_of(project).write_text(text, encoding="utf-8")
-                print(f"{project}/{NAME}: {len(new)} rows of {len(named)} sources, {len(text) / 1000:.0f} kB")
+                size = f"{len(new)} rows of {len(named)} sources, {len(text) / 1000:.0f} kB"
+                print(f"{project}/{TABLE_FILE}: {size}")
             status |= int(differs and not self._options.write)
         return status
 

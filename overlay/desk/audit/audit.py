@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from overlay.defect import Defect
-    from overlay.desk.audit.job_settings import Settings
+    from overlay.desk.audit.job_settings import JobSettings
     from overlay.runtime.engine import Engine
     from overlay.source.conditions import Answer
     from overlay.source.source import InstalledTree
@@ -31,7 +31,7 @@ class Audit(Record):
     findings: tuple[Finding, ...]
     #: What the settings of a job say of each, by id; empty if none were given.
     answers: dict[str, Answer]
-    settings: Settings | None = None
+    settings: JobSettings | None = None
     #: The projects that patches are for and that are there, with their versions.
     installed: tuple[str, ...] = ()
 
@@ -91,7 +91,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
     tree: InstalledTree,
     *,
     selected: Collection[str] | None = None,
-    settings: Settings | None = None,
+    settings: JobSettings | None = None,
     harms: Collection[str] = (),
 ) -> Audit:
     """Judge every known defect in a tree.
@@ -134,7 +134,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
     )
 
 
-def read_settings(path: str, tree: InstalledTree) -> Settings:
+def read_settings(path: str, tree: InstalledTree) -> JobSettings:
     """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
     return job_settings.recognise(path, settings_file.read(path), dialects(), tree.read)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT = ", upstream's default"
 
 
-class Settings(Record):
+class JobSettings(Record):
     """The settings of one job."""
 
     #: The file that they stand in.
@@ -115,7 +115,7 @@ class Settings(Record):
 
 def recognise(
     file: str, given: tuple[dict[str, Any], tuple[str, ...]], dialects: Sequence[Dialect], read: ReadFile
-) -> Settings:
+) -> JobSettings:
     """Return settings with the dialect that they are in. Raises `SettingsError` if they are in none.
 
     Args:
@@ -148,12 +148,12 @@ def recognise(
         for one in [values.get(key)]
         if one is not None and not any(fnmatchcase(str(one), pattern) for pattern in patterns)
     )
-    return Settings(
+    return JobSettings(
         file=file, dialect=best, values=values, options=declared, elsewhere=elsewhere, missing=missing
     )
 
 
-def answer(defect: Defect, settings: Settings, version: str = "") -> Answer:
+def answer(defect: Defect, settings: JobSettings, version: str = "") -> Answer:
     """Return what the settings say of a defect in a release."""
     project = defect.project.name
     if project not in settings.dialect.projects:

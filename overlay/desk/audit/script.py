@@ -51,7 +51,7 @@ _QUOTED, _UNKNOWN = "\1", "\2"
 _MOST_TEXT = 4 << 20
 
 
-def text_of(path: str) -> str:
+def file_text(path: str) -> str:
     """Return the text of a file with settings. Raises `SettingsError`."""
     try:
         with open(path, encoding="utf-8-sig") as file:  # editors of Windows put a mark before the text
@@ -162,7 +162,7 @@ class _Script:
     def read(self, path: str) -> None:
         """Follow a script, or a file that it reads."""
         self._paths.append(path)
-        tokens = _tokens(text_of(path).replace("\r\n", "\n"))
+        tokens = _tokens(file_text(path).replace("\r\n", "\n"))
         for is_operator, text in tokens:
             if self._ended:
                 break

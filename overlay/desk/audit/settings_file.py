@@ -9,7 +9,7 @@ import re
 import shlex
 from contextlib import suppress
 
-from overlay.desk.audit.script import commands, text_of
+from overlay.desk.audit.script import commands, file_text
 from overlay.errors import SettingsError
 from overlay.model.record import TYPE_CHECKING
 from overlay.source.conditions import Open
@@ -38,7 +38,7 @@ def read(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     What a script reads beside itself is read too. Raises `SettingsError`.
     """
     if path.endswith((".yaml", ".yml", ".json")):
-        found = in_yaml(text_of(path), path)
+        found = in_yaml(file_text(path), path)
         composed = [key for key in found if key == "defaults" or key.startswith("defaults.")]
         elsewhere = ["its list of defaults (give the .hydra/config.yaml of a run)"] if composed else []
         found = {key: one for key, one in found.items() if key not in composed}

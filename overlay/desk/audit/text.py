@@ -10,14 +10,14 @@ from overlay.defect import HARMS, READ
 from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import wrap
 from overlay.source.conditions import ANSWERS
-from overlay.source.judge import NONE, STATES, advice
+from overlay.source.judge import DEFECT_STATES, NO_WORKAROUND, advice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from overlay.defect import Defect
     from overlay.desk.audit.audit import Audit
-    from overlay.desk.audit.job_settings import Settings
+    from overlay.desk.audit.job_settings import JobSettings
     from overlay.source.judge import Finding
 
 #: Said in the place of a selection that leaves all other patches as they are.
@@ -42,7 +42,7 @@ def screen(audit: Audit) -> str:
     return "\n".join(lines)
 
 
-def _by_settings(audit: Audit, settings: Settings) -> list[str]:
+def _by_settings(audit: Audit, settings: JobSettings) -> list[str]:
     lines: list[str] = []
     for word in ("met", "untold"):
         left = audit.answered(word, "open", "unknown-source")
@@ -107,7 +107,7 @@ def explanation(defect: Defect, finding: Finding | None = None) -> str:
         "Fixed": f"{defect.project.name} {defect.fixed}" if defect.fixed else "in no release",
         "Evidence": read if defect.shown == READ else f"measured by {defect.shown}",
         "Patched by": defect.patch or "no patch",
-        "What to do": advice(defect) or ("" if defect.patch or defect.fixed else NONE),
+        "What to do": advice(defect) or ("" if defect.patch or defect.fixed else NO_WORKAROUND),
         "Tested by": defect.tried,
     }
     lines = [
@@ -119,12 +119,14 @@ def explanation(defect: Defect, finding: Finding | None = None) -> str:
     for what, text in said.items():
         lines += _wrapped(f"{what}: {text}") if text else []
     if finding is not None:
-        here = ". ".join(filter(None, [f"Here: {STATES[finding.state]}", finding.reason, finding.way_out]))
+        here = ". ".join(
+            filter(None, [f"Here: {DEFECT_STATES[finding.state]}", finding.reason, finding.way_out])
+        )
         lines += ["", *_wrapped(here)]
     return "\n".join(lines)
 
 
-def _unknown(settings: Settings) -> list[str]:
+def _unknown(settings: JobSettings) -> list[str]:
     """Return the keys that nobody knows, and what stands in the way of knowing them."""
     unknown = settings.unknown()
     lines = ["", *_wrapped(f"settings: {settings.file}, read as {settings.dialect.name}", rest="  ")]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from overlay.verdict import Verdict
 
 #: Seconds for one run of a contract, on a machine that is busy.
-PATIENCE = 240
+_PATIENCE = 240
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("patches", nargs="*", metavar="PATCH", help=what)
     what = "the seed of the contracts' inputs (default: a new one, printed)"
     parser.add_argument("--seed", type=int, metavar="N", help=what)
-    what = f"the time limit of each run (default: {PATIENCE})"
-    parser.add_argument("--timeout", type=int, default=PATIENCE, metavar="SECONDS", help=what)
+    what = f"the time limit of each run (default: {_PATIENCE})"
+    parser.add_argument("--timeout", type=int, default=_PATIENCE, metavar="SECONDS", help=what)
     what = (
         "try patches on a source that they were not tested on, and add what holds to a table, which "
         "OVERLAY_TRUST then names"

@@ -14,7 +14,7 @@ from overlay.source.registry import contract_of
 
 #: Nothing is wrong; something is; an exception; no end within its time; the process ended without a word; a
 #: package that it needs is not installed, which is never a pass.
-HOLDS, WRONG, RAISES, NO_END, CRASHED, NOT_RUN = OUTCOMES = (
+HOLDS, WRONG, RAISES, NO_END, CRASHED, NOT_RUN = RUN_OUTCOMES = (
     "holds", "wrong", "raises", "no end", "crashed", "not run",
 )  # fmt: skip
 #: Asks for what a row of a table needs, beside that the contract holds.

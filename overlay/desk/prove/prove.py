@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from overlay.source.table import Table
     from overlay.verdict import Verdict
 
-    #: What became of one run of a contract, one of `OUTCOMES`, and what was said of it.
+    #: What became of one run of a contract, one of `RUN_OUTCOMES`, and what was said of it.
     Outcome = tuple[str, str]
 
 #: What is said of a patch: upstream alone fails its contract, and the patch keeps it; upstream did not fail
 #: it; the patch fails it; it was not run.
-PROVEN, UNSHOWN, FAILS, _ = VERDICTS = ("proven", "not shown", "FAILS", NOT_RUN)
+PROVEN, UNSHOWN, FAILS, _ = PROOF_VERDICTS = ("proven", "not shown", "FAILS", NOT_RUN)
 #: Seeds that a contract is run with before a row is written.
 SEEDS = 3
 #: Contracts that run at once: two, or more where each has four cores. Some start ranks, or a Ray cluster.
@@ -56,7 +56,7 @@ class Proof(Record):
     verdict: str
     #: Why it is not proven; of one that is, what upstream alone gets wrong.
     why: str
-    #: What became of the contract on upstream alone and with the patch, one of `OUTCOMES`; empty if not run.
+    #: What became of the contract on upstream alone and with the patch, as in `RUN_OUTCOMES`; empty if not.
     alone: str = ""
     patched: str = ""
     #: What is written of a source that the patch was not tested on.

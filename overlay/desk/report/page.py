@@ -11,7 +11,7 @@ from overlay.desk.report.job import noted, processes
 from overlay.effect import told
 from overlay.errors import ReportError
 from overlay.model.record import TYPE_CHECKING
-from overlay.source.judge import STATES
+from overlay.source.judge import DEFECT_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ def render(
             if (names := [name for name in known if outcomes[name] == words])
         ],
         audits=[(view.name, audit) for view, audit in audits if audit.findings],
-        states=STATES,
+        states=DEFECT_STATES,
         defects=DEFECTS,
     )
     return text, first

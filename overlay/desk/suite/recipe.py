@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: The package whose folder `suites` holds the recipes that come with overlay.
 HOME = "overlay.compat"
 #: Seconds for the package index or a clone.
-PATIENCE = 600
+_PATIENCE = 600
 #: What stands in a command for this interpreter, and for the number of ranks.
 PYTHON, RANKS = "{python}", "{ranks}"
 
@@ -156,7 +156,7 @@ def _run(what: str, *command: str) -> bytes:
     """Return the output of a command. Raises `SuiteError` with the line of its errors that says most."""
     environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GIT_TERMINAL_PROMPT": "0"}
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE, env=environ)
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE, env=environ)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SuiteError(f"{what}: {error}") from error
     if done.returncode:

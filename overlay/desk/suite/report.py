@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 #: What becomes of a test, or of a file of tests. Of several ranks, or of a test and its teardown, the last of
 #: these counts. A test is `missing` if a run does not have it.
-OUTCOMES = ("missing", "skipped", "xfailed", "passed", "failed", "error", "crashed", "hung")
-_FAILING = frozenset(OUTCOMES[4:])
+TEST_OUTCOMES = ("missing", "skipped", "xfailed", "passed", "failed", "error", "crashed", "hung")
+_FAILING = frozenset(TEST_OUTCOMES[4:])
 _GOOD = frozenset({"passed", "xfailed"})
 
 #: What becomes of a test between two runs, and what that is called.
@@ -54,7 +54,7 @@ def outcomes(place: str) -> dict[str, tuple[str, str]]:
     for name in glob("*.part", root_dir=place) + glob("*.ended", root_dir=place):
         with open(os.path.join(place, name), encoding="utf-8") as lines:
             found += map(json.loads, lines)
-    found.sort(key=lambda one: OUTCOMES.index(one[1]))
+    found.sort(key=lambda one: TEST_OUTCOMES.index(one[1]))
     return {name: (outcome, reason) for name, outcome, reason in found}
 
 

@@ -155,7 +155,7 @@ class Run:
             with open(os.path.join(place, "run.part"), "w", encoding="utf-8") as written:
                 json.dump([file, *ended], written)
         became = [outcome for outcome, _ in report.outcomes(place).values()]
-        counts = ", ".join(f"{became.count(kind)} {kind}" for kind in report.OUTCOMES if kind in became)
+        counts = ", ".join(f"{became.count(kind)} {kind}" for kind in report.TEST_OUTCOMES if kind in became)
         return f"{file}: {counts or 'no test'} ({time.monotonic() - began:.0f} s)"
 
 

@@ -22,7 +22,7 @@ from overlay.ledger import PatchStatus
 from overlay.records.run import lines
 from overlay.runtime.engine import Engine
 from overlay.source.source import InstalledTree
-from overlay.source.table import NAME, Row
+from overlay.source.table import TABLE_FILE, Row
 
 #: A pack of one patch, which counts, for an upstream of one function.
 PATCH = """
@@ -79,7 +79,7 @@ def program(tmp_path: Path) -> Path:
     (folder / "effect.py").write_text(EFFECT)
     sites = {"up:double": InstalledTree(str(tmp_path)).digest("up:double")}
     row = Row(patch="up.doubled", target="up", verdict="apply", variant="1", sites=sites)
-    (folder.parent / NAME).write_text(text_of({}, [row]))
+    (folder.parent / TABLE_FILE).write_text(text_of({}, [row]))
     (tmp_path / "run.py").write_text(RUN)
     return tmp_path / "run.py"
 

@@ -13,7 +13,7 @@ from overlay.source import own_code
 from overlay.source.own_code import files as _files
 from overlay.source.own_code import of_pack
 from overlay.source.registry import load_patches, of_code, of_overlay
-from overlay.source.table import NAME
+from overlay.source.table import TABLE_FILE
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ def test_all_code_is_counted_of_overlay_and_of_a_pack_with_what_patches_were_tes
     """Ranks and locks compare it. What a patch was proven on is no code of it."""
     load_patches("digestpack")
     before = of_pack("digestpack"), of_code("lib.it")
-    (folder.parent / NAME).write_text("one")
+    (folder.parent / TABLE_FILE).write_text("one")
     assert of_code("lib.it") == before[1]
     assert of_pack("digestpack") != before[0]
     whole = of_overlay()
-    for file in (NAME, "recompute/__init__.py", "engine.py", "warm.py"):
+    for file in (TABLE_FILE, "recompute/__init__.py", "engine.py", "warm.py"):
         with monkeypatch.context() as patch:
             patch.setattr(
                 own_code,

@@ -18,7 +18,7 @@ from overlay.source.judge import as_patch
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import load_patches
 from overlay.source.source import InstalledTree
-from overlay.source.table import NAME, Row, files_digest
+from overlay.source.table import TABLE_FILE, Row, files_digest
 
 SITE = "fakeup.core:scale"
 
@@ -47,7 +47,7 @@ def beside(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     def lay(text: str | None) -> Patch:
         files = {"tabled/__init__.py": "", "tabled/fakeup/__init__.py": "", "tabled/fakeup/scale.py": ""}
         if text is not None:
-            files[f"tabled/fakeup/{NAME}"] = text
+            files[f"tabled/fakeup/{TABLE_FILE}"] = text
         write_files(upstream.root / "packs", files)
         monkeypatch.syspath_prepend(str(upstream.root / "packs"))
         registry._modules[patch.id] = "tabled.fakeup.scale"
@@ -110,7 +110,7 @@ def test_a_damaged_table_is_told(
 ) -> None:
     verdict = engines(beside(text)).plan().verdicts[0]
     assert verdict.verdict == "unknown-source"
-    assert f"{NAME} is no table" in verdict.reason
+    assert f"{TABLE_FILE} is no table" in verdict.reason
 
 
 def test_a_table_is_read_where_its_project_is_there(

@@ -11,7 +11,7 @@ from fake_upstream import PROJECT, write_files
 from overlay.desk.prove.contract import HOLDS, WRONG
 from overlay.model.settings import ALONE
 from overlay.patch import Contract, Patch, one_target, replaced, variant
-from overlay.source.table import NAME, Row
+from overlay.source.table import TABLE_FILE, Row
 from records import _support_print, tested
 from sources import releases
 from sources.releases import Release
@@ -44,7 +44,7 @@ class World(NamedTuple):
 
     def table(self) -> dict[str, tuple[str, str]]:
         """Return what the written table says, by source."""
-        path = self.folder / "patches" / "fakeup" / NAME
+        path = self.folder / "patches" / "fakeup" / TABLE_FILE
         rows = tested.read("fakeup").rows if path.exists() else []
         return {name: (row.means, row.shown) for row in rows for name in row.sources()}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from audit_cases import DIALECT, a_defect
 
 from overlay.desk.audit.audit import Audit
-from overlay.desk.audit.job_settings import Settings
+from overlay.desk.audit.job_settings import JobSettings
 from overlay.desk.audit.text import screen
 from overlay.source.conditions import Answer
 from overlay.source.judge import Finding
@@ -35,7 +35,7 @@ def an_audit(
     answers = {
         one.defect: Answer(word=words[one.state], why="ranks is 2") for one in findings if words is not None
     }
-    settings = Settings(file="run.sh", dialect=DIALECT, values={"ranks": 2, "nonesuch": 1})
+    settings = JobSettings(file="run.sh", dialect=DIALECT, values={"ranks": 2, "nonesuch": 1})
     return Audit(
         plan=Plan(site="/somewhere", selection=(), verdicts=()),
         defects={one.defect: defect.replace(id=one.defect) for one in findings},

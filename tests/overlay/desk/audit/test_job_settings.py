@@ -16,10 +16,10 @@ from overlay.source.conditions import Open
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from overlay.desk.audit.job_settings import Settings
+    from overlay.desk.audit.job_settings import JobSettings
 
 
-def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
+def settings(tmp_path: Path, text: str, name: str = "run.sh") -> JobSettings:
     (tmp_path / name).write_text(text)
     (tmp_path / "lib").mkdir(exist_ok=True)
     path = tmp_path / "lib/arguments.py"

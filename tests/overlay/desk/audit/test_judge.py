@@ -10,7 +10,7 @@ from audit_cases import ODD, RIGHT, WRONG, a_defect
 from overlay.defect import switched
 from overlay.desk.audit.text import explanation, screen
 from overlay.source import conditions
-from overlay.source.judge import STATES
+from overlay.source.judge import DEFECT_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ def test_all_about_one(audited: Callable[..., Audit]) -> None:
     audit = audited()
     said = explanation(audit.defects["lib.f-adds"], audit.findings[0])
     assert "read in the source; no run has shown it" in said
-    assert STATES["open"] in said
+    assert DEFECT_STATES["open"] in said
 
 
 def test_a_tree_that_cannot_be_read_is_unknown_and_never_an_error(audited: Callable[..., Audit]) -> None:

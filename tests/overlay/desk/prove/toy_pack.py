@@ -11,7 +11,7 @@ from command_line import clean
 from overlay.desk.prove.rows import row_of, text_of
 from overlay.patch import Patch, Project, one_target, replaced, variant
 from overlay.source.source import InstalledTree
-from overlay.source.table import NAME, Row
+from overlay.source.table import TABLE_FILE, Row
 
 CORE = "def scale(x, factor=2):\n    return x * factor + 1\n\n\ndef other(x):\n    return scale(x)\n"
 #: Sources of the same behaviour that the patches were not tested on: one differs where nothing is replaced.
@@ -107,7 +107,7 @@ class Toy:
         for name in KINDS:
             patch = Patch(id=f"toy/toylib.{name}", summary="s", why="w", upstream=(), targets=targets)
             rows += filter(None, [row_of(patch, targets[0], tree, "toylib==1.2.0")])
-        self.write(f"toypack/toylib/{NAME}", text_of({"toylib==1.2.0": {}}, rows))
+        self.write(f"toypack/toylib/{TABLE_FILE}", text_of({"toylib==1.2.0": {}}, rows))
 
     @staticmethod
     def lives(pid: int) -> bool:
