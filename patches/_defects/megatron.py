@@ -430,7 +430,9 @@ DEFECTS = (
         sites=(f"{_DISTRIBUTED}._build_model_param_to_state_dict_param_map",),
         upstream=("NVIDIA/Megatron-LM#3569",),
         fixed="0.17.0",
-        way_out="leave --load-main-params-from-ckpt out",
+        shown="tests/real/test_advice.py::test_masters_that_are_not_loaded_begin_with_the_weights",
+        way_out="leave --load-main-params-from-ckpt out: master weights then have the digits of the model's",
+        tried="tests/real/test_advice.py::test_masters_that_are_not_loaded_begin_with_the_weights",
     ),
     _silent(
         id="megatron.global-aux-loss-scale",
@@ -537,8 +539,9 @@ DEFECTS = (
         ),
         sites=("megatron.core.transformer.moe.router:TopKRouter.routing",),
         upstream=("NVIDIA/Megatron-LM#6115",),
-        shown="tests/real/test_megatron_left.py::test_seq_aux_loss_balances_a_pack_as_one_sequence",
-        way_out="moe_router_load_balancing_type=aux_loss",
+        shown="tests/real/test_advice.py::test_aux_loss_balances_the_same_packed_or_not",
+        way_out="moe_router_load_balancing_type=aux_loss, which balances all tokens of a micro-batch",
+        tried="tests/real/test_advice.py::test_aux_loss_balances_the_same_packed_or_not",
     ),
     _silent(
         id="megatron.fp32-residual-rounded",
@@ -571,8 +574,9 @@ DEFECTS = (
             f"{_DISTRIBUTED}._build_model_and_main_param_groups",
             "megatron.core.optimizer.cpu_offloading.hybrid_optimizer:HybridDeviceOptimizer.__init__",
         ),
-        shown="tests/real/test_megatron_left.py::test_an_offloaded_optimizer_refuses_weights_in_float32",
+        shown="tests/real/test_advice.py::test_an_offloaded_optimizer_steps_weights_in_bfloat16",
         way_out="keep no weights in float32",
+        tried="tests/real/test_advice.py::test_an_offloaded_optimizer_steps_weights_in_bfloat16",
     ),
     _silent(
         id="megatron.mxfp8-offsets-unaligned",

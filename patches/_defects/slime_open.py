@@ -66,14 +66,17 @@ DEFECTS = (
         sites=(_ADVANTAGES,),
         upstream=("THUDM/slime#2114",),
     ),
-    _silent(
+    _crash(
         id="slime.correct-samples-mispaired",
-        summary="The metrics of --log-correct-samples pair a rank's samples with the whole batch's rewards.",
+        summary="--log-correct-samples looks up a rank's samples by the whole batch's rewards: IndexError "
+        "if one of its later samples is correct, else the wrong ones are taken for correct.",
         met="--log-correct-samples with a data parallel size above 1.",
         when=all_of(switched("log_correct_samples"), beyond("there are several data parallel ranks")),
         sites=(_LOG, "slime.utils.data:process_rollout_data"),
         upstream=("THUDM/slime#2234",),
+        shown="tests/real/test_advice.py::test_without_correct_samples_slime_reports_a_ranks_own",
         way_out="leave --log-correct-samples out",
+        tried="tests/real/test_advice.py::test_without_correct_samples_slime_reports_a_ranks_own",
     ),
     _crash(
         id="slime.mtp-heads-not-logged",
@@ -82,7 +85,9 @@ DEFECTS = (
         when=all_of(switched("enable_mtp_training"), above("mtp_num_layers", 1)),
         sites=(_TRAIN,),
         upstream=("THUDM/slime#2132",),
+        shown="tests/real/test_advice.py::test_the_loss_of_one_head_is_logged",
         way_out="--mtp-num-layers 1",
+        tried="tests/real/test_advice.py::test_the_loss_of_one_head_is_logged",
     ),
     _silent(
         id="slime.teacher-at-temperature-1",

@@ -68,9 +68,11 @@ DEFECTS = (
         sites=(_ACTOR,),
         upstream=("verl-project/verl#6836",),
         fixed="0.8.0",
+        shown="tests/real/test_advice.py::test_the_engine_weighs_each_token_alike",
         way_out="from 0.7 on trainer.use_legacy_worker_impl=disable, and fsdp_config.strategy=fsdp2 beside "
         "actor.strategy=fsdp2; but it refuses a critic that is not on fsdp, and one that is needs "
         "verl.critic-loss-scale",
+        tried="tests/real/test_advice.py::test_the_engine_weighs_each_token_alike",
     ),
     _crash(
         id="verl.distillation-of-nothing",

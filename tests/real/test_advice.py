@@ -205,6 +205,258 @@ def test_one_sequence_in_a_micro_batch_weighs_as_much_as_it_should(
             assert rank["scale"] == pytest.approx(1 / count, rel=1e-4), (SEED, count)
 
 
+PACKED = """
+import json, sys
+from overlay.compat.contracts import megatron_parts as parts
+import torch
+
+TOKENS, PACKED, EXPERTS, TOPK = 6, 3, 4, 2
+
+def gradient(weight, sequences):
+    own = weight.detach().double().requires_grad_()
+    losses = []
+    for one in sequences:
+        probs = torch.softmax(one.double() @ own.T, dim=-1)
+        counts = torch.zeros_like(probs).scatter(1, probs.topk(TOPK).indices, 1.0).mean(0) / TOPK
+        losses.append(EXPERTS * (probs.mean(0) * counts).sum())
+    torch.stack(losses).mean().backward()
+    return own.grad
+
+def errors(kind):
+    config = parts.small_transformer(
+        num_moe_experts=EXPERTS, moe_router_topk=TOPK, moe_aux_loss_coeff=1.0, add_bias_linear=False,
+        moe_router_load_balancing_type=kind,
+    )
+    router = parts.router(config)
+    router.weight.data.normal_()
+    states = torch.randn(PACKED, TOKENS, config.hidden_size)
+    found = {}
+    pack, batch = states.reshape(-1, 1, config.hidden_size), states.transpose(0, 1).contiguous()
+    for layout, given in (("packed", pack), ("batch", batch)):
+        router.weight.grad = None
+        (0 * router(given)[0].sum()).backward()
+        for each, right in (("each", states), ("all", states.reshape(1, -1, config.hidden_size))):
+            wanted = gradient(router.weight, right)
+            found[f"{layout}, {each}"] = parts.relative_error(router.weight.grad, wanted)
+    return found
+
+@parts.on_one_rank
+def found(seed):
+    from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
+    MoEAuxLossAutoScaler.set_loss_scale(torch.ones(1))
+    return {kind: errors(kind) for kind in ("seq_aux_loss", "aux_loss")}
+
+print(json.dumps(found(sys.argv[1])))
+"""
+
+
+@having("megatron.packed-sequence-balance")
+def test_aux_loss_balances_the_same_packed_or_not(said: Callable[[str], dict[str, Any]]) -> None:
+    """It says that it balances all tokens of a micro-batch, and does; seq_aux_loss says each sequence."""
+    found = said(PACKED)
+    each = found["seq_aux_loss"]
+    assert each["batch, each"] < 1e-4, SEED
+    assert each["packed, each"] > 1e-2, "the defect is not there any more"
+    assert each["packed, all"] < 1e-4, SEED
+    assert found["aux_loss"]["packed, all"] < 1e-4, SEED
+    assert found["aux_loss"]["batch, all"] < 1e-4, SEED
+
+
+FLOAT32 = """
+import json, sys
+from overlay.compat.contracts import megatron_parts as parts, offloaded
+import torch
+
+def stepped(kind):
+    \"\"\"Return whether a step of an offloaded optimizer is Adam's, or what it is refused with.\"\"\"
+    plain = torch.randn
+    torch.randn = lambda *size, **named: plain(*size, **{**named, "dtype": kind})
+    try:
+        trained = offloaded.Trained(1.0, aware=True)
+    except ValueError as error:
+        return str(error)
+    finally:
+        torch.randn = plain
+    reference, gradients = offloaded.Reference(trained.weights()), trained.gradients()
+    trained.step(gradients)
+    return all(map(torch.equal, trained.weights(), reference.step(gradients)))
+
+@parts.on_one_rank
+def found(seed):
+    with offloaded.two_memories():
+        return {str(kind): stepped(kind) for kind in (torch.bfloat16, torch.float32)}
+
+print(json.dumps(found(sys.argv[1])))
+"""
+
+
+@having("megatron.offloaded-float32")
+def test_an_offloaded_optimizer_steps_weights_in_bfloat16(said: Callable[[str], dict[str, Any]]) -> None:
+    found = said(FLOAT32)
+    assert found["torch.bfloat16"] is True, SEED
+    assert "can't optimize a non-leaf Tensor" in found["torch.float32"]
+
+
+MASTERS = """
+import json, sys
+from overlay.compat.contracts import megatron_parts as parts, offloaded
+import torch
+
+def loaded(names, *, masters):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.config = parts.small_transformer()
+            for name in names:
+                self.register_parameter(name, torch.nn.Parameter(torch.randn(4, 3, dtype=torch.bfloat16)))
+    model = parts.data_parallel(Model(), use_distributed_optimizer=True)
+    optimizer = parts.optimizer(
+        model, lr=0.05, adam_eps=1e-6, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=True
+    )
+    weights = {name: torch.randn(4, 3) for name in names}
+    for name, one in model.module.named_parameters():
+        one.data.copy_(weights[name])
+    try:
+        optimizer.reload_model_params(**({"state_dict": weights} if masters else {}))
+    except AssertionError as error:
+        return str(error)
+    right = {name: one if masters else one.bfloat16().float() for name, one in weights.items()}
+    gradients = {name: torch.randn(4, 3) for name in names}
+    for name, one in model.module.named_parameters():
+        one.main_grad.copy_(gradients[name])
+    optimizer.step()
+    adam = torch.optim.AdamW(list(right.values()), lr=0.05, eps=1e-6, weight_decay=0.0)
+    for name, one in right.items():
+        one.grad = gradients[name]
+    adam.step()
+    return max(
+        float((one.detach() - right[name].bfloat16()).abs().max())
+        for name, one in model.module.named_parameters()
+    )
+
+@parts.on_one_rank
+def found(seed):
+    inside, apart = ("weight", "weight_more"), ("one", "other")
+    return {
+        "loaded": loaded(inside, masters=True), "left out": loaded(inside, masters=False),
+        "apart": loaded(apart, masters=True),
+    }
+
+print(json.dumps(found(sys.argv[1])))
+"""
+
+
+@having("megatron.main-params-by-substring")
+def test_masters_that_are_not_loaded_begin_with_the_weights(said: Callable[[str], dict[str, Any]]) -> None:
+    found = said(MASTERS)
+    assert found["loaded"] == "Parameter weight has 2 matches in state dict"
+    assert found["apart"] == 0, SEED
+    assert found["left out"] == 0, SEED
+
+
+CORRECT = """
+import json, random, sys
+from argparse import Namespace
+from overlay.compat.contracts import megatron_parts as parts
+from overlay.compat.slime_on_cpu import import_slime
+import torch
+
+(data,) = import_slime("data")
+own = random.Random(sys.argv[1]).sample(range(3, 30), 4)
+
+def logged(rewards, **settings):
+    told = {}
+    data.gather_log_data = lambda name, args, number, found: told.update(found)
+    args = Namespace(
+        ci_test=False, log_multi_turn=False, log_passrate=False, log_correct_samples=False, qkv_format="thd",
+        rollout_max_response_len=32,
+    )
+    vars(args).update(settings)
+    # As slime deals it out to one of two ranks: all is its own, but for the rewards.
+    rollout = {
+        "response_lengths": own, "total_lengths": own, "raw_reward": rewards, "global_batch_sizes": [8],
+        "loss_masks": [torch.ones(one) for one in own], "log_probs": [-torch.ones(one) for one in own],
+    }
+    try:
+        data.log_rollout_data(0, args, rollout)
+    except IndexError as error:
+        return str(error)
+    told = {name: one[0] / one[1] if isinstance(one, tuple) else one for name, one in told.items()}
+    return {"told": told, "correct": rollout.get("correct_response_lengths"), "own": own}
+
+@parts.on_one_rank
+def found(seed):
+    # The rank has the last four of the batch: all of them are correct, or one of the other rank's.
+    last, first = [0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0, 0, 0]
+    return {
+        "last": logged(last, log_correct_samples=True), "first": logged(first, log_correct_samples=True),
+        "off": logged(last),
+    }
+
+print(json.dumps(found(sys.argv[1])))
+"""
+
+
+@having("slime.correct-samples-mispaired")
+def test_without_correct_samples_slime_reports_a_ranks_own(said: Callable[[str], dict[str, Any]]) -> None:
+    found = said(CORRECT)
+    assert found["last"] == "list index out of range"
+    # Another rank's sample is correct, and the second of its own is taken for it.
+    assert found["first"]["correct"] == [found["first"]["own"][1]]
+    assert found["off"]["correct"] is None
+    assert found["off"]["told"]["response_lengths"] == sum(found["off"]["own"]) / 4, SEED
+    assert found["off"]["told"]["log_probs"] < 0
+
+
+HEADS = """
+import json, sys
+from unittest.mock import MagicMock
+from overlay.compat.contracts import megatron_parts as parts
+from overlay.compat.slime_on_cpu import stand_in
+stand_in()
+import torch
+
+def trained(heads, draw):
+    from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper as helper
+    from overlay.compat.slime_on_cpu.trained import Trained
+    helper.tracker.clear()
+    one = Trained(int(sys.argv[1]) % 1000)
+    one.args.enable_mtp_training = True
+    losses = torch.rand(2, heads, generator=draw)
+    batches, plain = iter(losses), one.model.forward
+
+    def forward(*given, **named):
+        # What Megatron's model does with each head.
+        for head, loss in enumerate(next(batches)):
+            helper.save_loss_to_tracker(loss, head, heads)
+        return plain(*given, **named)
+
+    one.model.forward = forward
+    one.module.slice_with_cp = lambda tokens, *_: tokens
+    try:
+        one.rollout(0, [2])
+    except RuntimeError as error:
+        return str(error)
+    log = getattr(one.module, "logging_utils", None) or one.module.tracking_utils
+    told = [call.args[1] for call in log.log.call_args_list if "train/mtp_loss" in call.args[1]]
+    return abs(told[0]["train/mtp_loss"] - float(losses.mean()))
+
+@parts.on_one_rank
+def found(seed):
+    draw = torch.Generator().manual_seed(int(seed) % 2**31)
+    return {heads: trained(heads, draw) for heads in (1, 2)}
+
+print(json.dumps(found(sys.argv[1])))
+"""
+
+
+@having("slime.mtp-heads-not-logged")
+def test_the_loss_of_one_head_is_logged(said: Callable[[str], dict[str, Any]]) -> None:
+    found = said(HEADS)
+    assert found["1"] < 1e-6, SEED
+    assert "cannot be converted to Scalar" in found["2"]
+
+
 ENTROPY = """
 import json, sys
 from overlay.compat.verl_imports import stand_in
@@ -282,6 +534,106 @@ def test_the_legacy_trainer_counts_no_rejected_token(said: Callable[[str], dict[
     assert found["v1"] == pytest.approx(found["kept"], rel=1e-6), SEED
     assert found["kept"] < 0.9, SEED
     assert found["legacy"] == pytest.approx(1, rel=1e-6), SEED
+
+
+WEIGHED = """
+import functools, json, random, sys
+from pathlib import Path
+from overlay.compat.verl_imports import imported, stand_in
+stand_in()
+import torch
+from verl import DataProto
+from verl.workers.config import ActorConfig
+from overlay.compat import cpu_fsdp_engine as cpu
+
+SAMPLES = 8
+draw = random.Random(sys.argv[1])
+generator = torch.Generator().manual_seed(draw.randrange(2**31))
+batch = cpu.draw_batch(draw, SAMPLES, silent=False)
+shape = batch["response_mask"].shape
+# All tokens of the first response count, and one of the second.
+batch["response_mask"][:2] = batch["attention_mask"][:2, -shape[1]:]
+batch["response_mask"][1, 1:] = 0
+batch["loss_mask"] = batch["response_mask"]
+model, places = cpu.Table(cpu.VOCABULARY, generator), cpu.before_responses(batch)
+
+def log_probs(rows, samples):
+    found = []
+    for sample in samples:
+        ids = places[sample]
+        named = batch["responses"][sample][: len(ids), None]
+        chosen = rows[ids].log_softmax(-1).gather(1, named)[:, 0]
+        found.append(torch.nn.functional.pad(chosen, (0, shape[1] - len(ids))))
+    return torch.stack(found)
+
+drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2)]
+batch["advantages"] = drawn[0]
+batch["old_log_probs"] = log_probs(model.rows, range(SAMPLES)).detach() + 0.2 * drawn[1]
+
+def config(size):
+    return ActorConfig(
+        strategy="fsdp", rollout_n=1, ppo_mini_batch_size=SAMPLES, ppo_micro_batch_size_per_gpu=size,
+        entropy_coeff=0.0,
+    )
+
+def error(found):
+    rows = model.rows.detach().clone().requires_grad_()
+    ratio = (log_probs(rows, range(SAMPLES)) - batch["old_log_probs"]).exp()
+    worst = torch.maximum(-drawn[0] * ratio, -drawn[0] * ratio.clamp(0.8, 1.2))
+    worst = torch.where(drawn[0] < 0, torch.minimum(worst, -drawn[0] * 3.0), worst)
+    (worst * batch["response_mask"]).sum().div(batch["response_mask"].sum()).backward()
+    return float((found - rows.grad).norm() / rows.grad.norm())
+
+def legacy(size):
+    module = imported("verl.workers.actor.dp_actor", "flash_attn")
+    module.get_device_id = lambda: "cpu"
+    named = 'outputs["log_probs"]' in Path(module.__file__).read_text()
+
+    class Actor(module.DataParallelPPOActor):
+        def __init__(self):
+            self.config, self.actor_module, self.scaler = config(size), model, None
+            self.config.use_rollout_log_probs = True  # a single mini-batch is else on the policy
+            self.actor_optimizer = torch.optim.SGD(model.parameters(), 0.0)
+            self.ulysses_sequence_parallel_size, self.use_prefix_grouper = 1, False
+
+        def _forward_micro_batch(self, given, **_):
+            found = log_probs(model.rows, given["position_ids"][:, 0].tolist())
+            return {"log_probs": found} if named else (None, found)
+
+        def _optimizer_step(self):
+            self.found = model.rows.grad.clone()
+            return torch.zeros(())
+
+    kept = ("responses", "response_mask", "attention_mask", "old_log_probs", "advantages")
+    given = {name: batch[name] for name in kept} | {"input_ids": batch["attention_mask"]}
+    given["position_ids"] = torch.arange(SAMPLES)[:, None]  # which sample it is
+    actor = Actor()
+    actor.update_policy(DataProto.from_dict(given, meta_info={"temperature": 1.0}))
+    return error(actor.found)
+
+def engine(size):
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+    from verl.workers.utils.losses import ppo_loss
+    loss = functools.partial(ppo_loss, config(size))
+    cpu.step(FSDPEngineWithLMHead, model, batch.clone(), loss, micro_batch_size_per_gpu=size)
+    return error(model.rows.grad)
+
+ways = {"legacy": legacy} | ({} if sys.argv[2] == "0.6.1" else {"engine": engine})
+print(json.dumps({name: [way(size) for size in (1, 2, SAMPLES)] for name, way in ways.items()}))
+"""
+
+
+@having("verl.legacy-workers-weigh-by-samples")
+def test_the_engine_weighs_each_token_alike(
+    name: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> None:
+    """Advised from 0.7 on: before, no setting chooses the engine."""
+    found = findings(listed(name), WEIGHED, SEED, name.partition("==")[2])
+    one, two, whole = found["legacy"]
+    assert min(one, two) > 0.01, "the defect is not there any more"
+    assert whole < 1e-6, SEED
+    assert max(found.get("engine", [0])) < 1e-6, SEED
+    assert ("engine" in found) is (name != "verl==0.6.1")
 
 
 RESUMED = """

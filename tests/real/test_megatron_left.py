@@ -22,55 +22,6 @@ def said(
     return lambda text: findings(listed(f"megatron-core=={version}"), text, SEED)
 
 
-PACKED = """
-import json, sys
-from overlay.compat.contracts import megatron_parts as parts
-import torch
-
-TOKENS, PACKED, EXPERTS, TOPK = 6, 3, 4, 2
-
-def gradient(weight, sequences):
-    own = weight.detach().double().requires_grad_()
-    losses = []
-    for one in sequences:
-        probs = torch.softmax(one.double() @ own.T, dim=-1)
-        counts = torch.zeros_like(probs).scatter(1, probs.topk(TOPK).indices, 1.0).mean(0) / TOPK
-        losses.append(EXPERTS * (probs.mean(0) * counts).sum())
-    torch.stack(losses).mean().backward()
-    return own.grad
-
-@parts.on_one_rank
-def found(seed):
-    from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
-    MoEAuxLossAutoScaler.set_loss_scale(torch.ones(1))
-    config = parts.small_transformer(
-        num_moe_experts=EXPERTS, moe_router_topk=TOPK, moe_aux_loss_coeff=1.0, add_bias_linear=False,
-        moe_router_load_balancing_type="seq_aux_loss",
-    )
-    router = parts.router(config)
-    router.weight.data.normal_()
-    states = torch.randn(PACKED, TOKENS, config.hidden_size)
-    errors = []
-    for given in (states.reshape(-1, 1, config.hidden_size), states.transpose(0, 1).contiguous()):
-        router.weight.grad = None
-        (0 * router(given)[0].sum()).backward()
-        for right in (states, states.reshape(1, -1, config.hidden_size)):
-            errors.append(parts.relative_error(router.weight.grad, gradient(router.weight, right)))
-    return errors
-
-names = ("packed, each", "packed, pack", "batch, each", "batch, pack")
-print(json.dumps(dict(zip(names, found(sys.argv[1])))))
-"""
-
-
-@pytest.mark.parametrize("version", ["0.19.2"])
-def test_seq_aux_loss_balances_a_pack_as_one_sequence(said: Callable[[str], dict[str, Any]]) -> None:
-    found = said(PACKED)
-    assert found["packed, pack"] < 1e-4, SEED
-    assert found["packed, each"] > 1e-2, SEED
-    assert found["batch, each"] < 1e-4, SEED
-
-
 RESIDUAL = """
 import json, sys
 from overlay.compat.contracts import megatron_parts as parts
@@ -95,44 +46,6 @@ def test_a_residual_in_float32_is_rounded_before_0_17(
     found = said(RESIDUAL)
     assert found["off"] >= error
     assert (found["type"] == "torch.float32") is not bool(error)
-
-
-FLOAT32 = """
-import json, sys
-from overlay.compat.contracts import megatron_parts as parts, offloaded
-import torch
-
-@parts.on_one_rank
-def found(seed):
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.config = parts.small_transformer()
-            self.weight = torch.nn.Parameter(torch.randn(5, 4))
-    said = {}
-    for offloaded_too in (True, False):
-        model = parts.data_parallel(Model(), use_distributed_optimizer=True)
-        more = {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0} if offloaded_too else {}
-        try:
-            with offloaded.two_memories():
-                parts.optimizer(
-                    model, lr=0.1, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=True,
-                    **({"use_precision_aware_optimizer": True, **more} if more else {}),
-                )
-            said[str(offloaded_too)] = ""
-        except ValueError as error:
-            said[str(offloaded_too)] = str(error)
-    return said
-
-print(json.dumps(found(sys.argv[1])))
-"""
-
-
-@pytest.mark.parametrize("version", ["0.19.2"])
-def test_an_offloaded_optimizer_refuses_weights_in_float32(said: Callable[[str], dict[str, Any]]) -> None:
-    found = said(FLOAT32)
-    assert "can't optimize a non-leaf Tensor" in found["True"]
-    assert found["False"] == ""
 
 
 ROLLED = """
