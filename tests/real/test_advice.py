@@ -268,7 +268,7 @@ from overlay.compat.contracts import megatron_parts as parts, offloaded
 import torch
 
 def stepped(kind):
-    \"\"\"Return whether a step of an offloaded optimizer is Adam's, or what it is refused with.\"\"\"
+    # Whether a step of an offloaded optimizer is that of Adam, or what it is refused with.
     plain = torch.randn
     torch.randn = lambda *size, **named: plain(*size, **{**named, "dtype": kind})
     try:
@@ -409,12 +409,19 @@ def test_without_correct_samples_slime_reports_a_ranks_own(said: Callable[[str],
 
 
 HEADS = """
-import json, sys
-from unittest.mock import MagicMock
+import functools, json, sys
 from overlay.compat.contracts import megatron_parts as parts
+from overlay.compat.cuda_on_cpu import replaced
 from overlay.compat.slime_on_cpu import stand_in
 stand_in()
 import torch
+
+def responses(batch):
+    # Of one sequence: of it slime up to 0.2.1 makes a mask for the heads.
+    tokens = batch["tokens"] = batch["tokens"][:1]
+    batch.update(dict.fromkeys(("total_lengths", "response_lengths"), [tokens.numel()]))
+    batch["loss_masks"] = [torch.ones(tokens.numel())]
+    return batch
 
 def trained(heads, draw):
     from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper as helper
@@ -431,10 +438,17 @@ def trained(heads, draw):
             helper.save_loss_to_tracker(loss, head, heads)
         return plain(*given, **named)
 
+    @functools.wraps(one.module.train)
+    def train(*given, **named):
+        get = one.module.get_batch
+        one.module.get_batch = lambda *args, **more: responses(get(*args, **more))
+        return train.__wrapped__(*given, **named)
+
     one.model.forward = forward
     one.module.slice_with_cp = lambda tokens, *_: tokens
     try:
-        one.rollout(0, [2])
+        with replaced(one.module, "train", train):
+            one.rollout(0, [2])
     except RuntimeError as error:
         return str(error)
     log = getattr(one.module, "logging_utils", None) or one.module.tracking_utils

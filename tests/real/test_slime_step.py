@@ -35,10 +35,13 @@ def asked(release: str) -> list[Case]:
 def test_with_overlay_each_step_is_right_and_alone_it_comes_to_what_is_claimed(
     listed: Callable[[str], Path], release: str
 ) -> None:
-    """Where it is right alone, micro-batches are the same."""
+    """Where it is right alone, micro-batches are the same. The first rank has said what affects the job."""
     image, cases = listed(f"slime image {release}"), asked(release)
     ours = run(release, image, "overlay", cases, int(SEED))
     assert {name: row for name, row in ours.items() if row.verdict != RIGHT} == {}, SEED
+    for name, row in ours.items():
+        whitened = {"--normalize-advantages", "--context-parallel-size"} <= {*row.case.settings}
+        assert ("slime.whitening-by-slice" in row.met) is whitened, name
     ending = [case for case in cases if not (os.environ.get("TESTS_ONCE") and "hangs" in case.alone[release])]
     plain = run(release, image, "plain", ending, int(SEED))
     assert unlike_claimed(release, plain, ours) == [], SEED

@@ -46,6 +46,8 @@ class Row:
     #: By rank that reads its own, the lengths of the samples of each micro-batch.
     micro_batches: list[list[list[int]]] = field(default_factory=list)
     seconds: float = 0.0
+    #: The known defects that the first rank said affect this job.
+    met: list[str] = field(default_factory=list)
 
 
 def run(
@@ -112,6 +114,7 @@ def _run(
                     for case, found, seconds in _lines(folder / "rows.jsonl")[len(rows) :]:
                         rows[case] = judged(by_name[case], found)
                         rows[case].seconds = seconds
+                        rows[case].met = found[0].get("met", [])
                         say(f"{case}: {rows[case].verdict}")
                     if (ended and len(rows) < len(cases)) or (stop is not None and stop.is_set()):
                         break

@@ -113,6 +113,7 @@ def _be(rank: int, case: Case, args: Any, place: Path, seed: int, actor_class: A
         rounded = case.rounded or case.memory is not None
         with contextlib.nullcontext() if rounded else exact_cross_entropy():
             found = _step(rank, case, args, seed, actor_class, port)
+        found["met"] = [one.defect for one in overlay.status().met]
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is what this case shows
         traceback.print_exc()
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
