@@ -494,7 +494,9 @@ DEFECTS = (
         when=all_of(_TP, beyond("the model has cross attention, and process groups of its own")),
         sites=("megatron.core.transformer.attention:CrossAttention.__init__",),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#7190"),
+        shown="tests/real/test_advice.py::test_cross_attention_with_the_groups_of_the_state_is_right",
         way_out="give the layer the groups of Megatron's state",
+        tried="tests/real/test_advice.py::test_cross_attention_with_the_groups_of_the_state_is_right",
     ),
     _silent(
         id="megatron.mtp-recompute-group",

@@ -297,6 +297,77 @@ def test_an_offloaded_optimizer_steps_weights_in_bfloat16(said: Callable[[str], 
     assert "can't optimize a non-leaf Tensor" in found["torch.float32"]
 
 
+CROSS = """
+import json, sys
+from overlay.compat.contracts.forked import wrong_on_ranks
+
+def error(groups, tp, data):
+    import torch
+    import torch.distributed as dist
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.attention import CrossAttention, CrossAttentionSubmodules
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+    from overlay.compat.contracts import megatron_parts as parts
+
+    kinds = CrossAttentionSubmodules(
+        linear_q=ColumnParallelLinear, linear_kv=ColumnParallelLinear, core_attention=DotProductAttention,
+        linear_proj=RowParallelLinear,
+    )
+    config = parts.small_transformer(tensor_model_parallel_size=2, add_bias_linear=False)
+    layer = CrossAttention(config, kinds, 1, **groups)
+    hidden, states, gradient = (torch.randn(5, 1, 8, generator=data, requires_grad=True) for _ in range(3))
+    layer(hidden, None, key_value_states=states)[0].backward(gradient)
+
+    def whole(weight, dim):
+        each = [torch.empty_like(weight) for _ in range(2)]
+        dist.all_gather(each, weight.detach().contiguous(), group=tp)
+        return torch.cat(each, dim).double()
+
+    own, other = (one.detach().double().requires_grad_() for one in (hidden, states))
+    queries = (own @ whole(layer.linear_q.weight, 0).T).view(5, 2, 4).transpose(0, 1)
+    both = (other @ whole(layer.linear_kv.weight, 0).T).view(5, 2, 8).transpose(0, 1)
+    keys, values = both.split(4, -1)
+    found = torch.nn.functional.scaled_dot_product_attention(queries, keys, values)
+    found = found.transpose(0, 1).reshape(5, 1, 8) @ whole(layer.linear_proj.weight, 1).T
+    found.backward(gradient.detach().double())
+    return max(parts.relative_error(hidden.grad, own.grad), parts.relative_error(states.grad, other.grad))
+
+def look():
+    import torch
+    import torch.distributed as dist
+    from megatron.core import parallel_state, process_groups_config
+    from overlay.compat import megatron_on_cpu
+    megatron_on_cpu.start_megatron(tensor_model_parallel_size=2)
+    rank, seed = dist.get_rank(), int(sys.argv[1]) % 2**31
+    made = [dist.new_group(ranks) for ranks in ((0, 2), (1, 3))]
+    kind = getattr(process_groups_config, "ProcessGroupCollection", None)
+    name = "pg_collection" if kind else "model_comm_pgs"
+    kind = kind or process_groups_config.ModelCommProcessGroups
+    own = kind(tp=made[rank % 2], cp=parallel_state.get_context_parallel_group())
+    torch.manual_seed(seed)
+    state = parallel_state.get_tensor_model_parallel_group()
+    found = {
+        "the state's": error({}, state, torch.Generator().manual_seed(seed + rank // 2)),
+        "its own": error({name: own}, made[rank % 2], torch.Generator().manual_seed(seed + rank % 2)),
+    }
+    each = [None] * 4
+    dist.all_gather_object(each, found)
+    if not rank:
+        yield json.dumps({group: [one[group] for one in each] for group in found})
+
+if __name__ == "__main__":
+    print(wrong_on_ranks(look, "megatron.core.transformer.attention", ranks=4))
+"""
+
+
+@having("megatron.cross-attention-group")
+def test_cross_attention_with_the_groups_of_the_state_is_right(said: Callable[[str], dict[str, Any]]) -> None:
+    """Of four ranks two by two, and of each their own groups are across those of the state."""
+    found = said(CROSS)
+    assert max(found["the state's"]) < 1e-5, SEED
+    assert min(found["its own"]) > 0.01, "the defect is not there any more"
+
+
 MASTERS = """
 import json, sys
 from overlay.compat.contracts import megatron_parts as parts, offloaded
