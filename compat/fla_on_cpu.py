@@ -16,11 +16,17 @@ from torch.nn import functional
 
 
 def stand_in() -> None:
-    """Put the names in place of a package that is not installed, for as long as the process lasts."""
+    """Put the names in place of a package that is not installed, for as long as the process lasts.
+
+    Those that are `None` here are only imported: Megatron, told to be deterministic, has kernels of its own.
+    """
     names: dict[str, dict[str, Any]] = {
         "fla": {},
         "fla.modules": {"FusedRMSNormGated": GatedNorm, "ShortConvolution": ShortConvolution},
+        "fla.modules.convolution": {"causal_conv1d": None},
+        "fla.modules.l2norm": {"l2norm": l2norm},
         "fla.ops": {},
+        "fla.ops.cp": {"build_cp_context": None},
         "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": gated_delta_rule},
     }
     for name, held in names.items():
@@ -32,6 +38,11 @@ def _each(length: int, bounds: Any) -> list[slice]:
     """Return where the sequences of a row lie: one of all of it, unless there are bounds."""
     ends = [0, length] if bounds is None else [int(bound) for bound in bounds]
     return [slice(*pair) for pair in pairwise(ends)]
+
+
+def l2norm(x: Any) -> Any:
+    """Return what has the length 1 over the last dimension."""
+    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
 
 
 def gated_delta_rule(
@@ -50,7 +61,7 @@ def gated_delta_rule(
 
     """
     if options.pop("use_qk_l2norm_in_kernel", False):
-        q, k = (one * (one.square().sum(-1, keepdim=True) + 1e-6).rsqrt() for one in (q, k))
+        q, k = l2norm(q), l2norm(k)
     q = q * q.shape[-1] ** -0.5
     rows = []
     for part in _each(q.shape[1], cu_seqlens):

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -27,12 +29,18 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"{_TRAINING}.{name}")
 
 
+def _logits() -> Any:
+    """Return miles' module of log-probabilities: of 0.0.2, the one that has the losses too."""
+    apart = find_spec(f"{_TRAINING}.loss_hub")
+    return _module("loss_hub.logit_processors" if apart else "loss")
+
+
 def _know_ranks() -> None:
     """Tell miles of Megatron's groups as they are now."""
-    parallel, groups = (
-        _module("parallel"),
-        importlib.import_module("miles.utils.ft_utils.process_group_utils"),
-    )
+    parallel = _module("parallel")
+    # What survives faults came with groups of its own.
+    tolerant = "indep_dp" in inspect.signature(parallel.ParallelState).parameters
+    groups = importlib.import_module("miles.utils.ft_utils.process_group_utils") if tolerant else parallel
 
     def group(kind: str, **options: Any) -> Any:
         handle = getattr(mpu, f"get_{kind}_parallel_group")(**options)
@@ -48,7 +56,7 @@ def _know_ranks() -> None:
             pp=alone,
             ep=alone,
             etp=alone,
-            indep_dp=alone,
+            **({"indep_dp": alone} if tolerant else {}),
         )
     )
 
@@ -67,7 +75,7 @@ class _Loss(ModuleType):
     @property
     def get_log_probs_and_entropy(self) -> Any:
         _know_ranks()
-        function = _module("loss_hub.logit_processors").get_log_probs_and_entropy
+        function = _logits().get_log_probs_and_entropy
 
         def get_log_probs_and_entropy(
             logits: Any, *, args: Any, max_seq_lens: Any = None, **given: Any
@@ -80,7 +88,8 @@ class _Loss(ModuleType):
     def loss_function(args: Any, batch: Any, count: int, step_global_batch_size: int, logits: Any) -> Any:
         _know_ranks()
         function = _module("loss").loss_function
-        return function(_given(args), batch, count, logits, True, step_global_batch_size)
+        given = (_given(args), batch, count, logits, True, step_global_batch_size)
+        return function(*given[: len(inspect.signature(function).parameters)])
 
     @staticmethod
     def compute_advantages_and_returns(args: Any, rollout_data: Any) -> None:
@@ -106,6 +115,6 @@ def as_slime(name: str) -> ModuleType:
     """Return miles' equivalent of a module of slime's training side."""
     made: ModuleType = {"loss": _Loss, "cp_utils": _Slices}[name](f"miles_as_{name}")
     # Where it says which features it has.
-    made.__file__ = _module("loss_hub.logit_processors").__file__
+    made.__file__ = _logits().__file__
     _module("loss")
     return made

@@ -28,6 +28,8 @@ _LOCK = "overlay.lock"
 _ORDER = ("numbers", "memory", "hangs", "crashes", "speed", "safety")
 #: Ids in a sentence, at most.
 _NAMED = 4
+#: Patches of one project that are named for one thing that they change; `overlay plan` names all.
+_SHOWN = 12
 
 
 class Cockpit(Record):
@@ -184,11 +186,11 @@ def _patches(patches: Mapping[str, tuple[str, ...]], stack: str, *, armed: bool)
                 family, _, name = patch.partition(".")
                 families.setdefault(family, []).append(name)
         if families:
-            said = "; ".join(f"{family}: {', '.join(names)}" for family, names in families.items())
+            said = "; ".join(f"{family}: {_some(names, _SHOWN)}" for family, names in families.items())
             lines.append(wrap(said, " " * 9, first=f"{first or 'unsaid':<9}"))
     return lines
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
+def _some(names: Sequence[str], most: int = _NAMED) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"

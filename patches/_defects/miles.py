@@ -29,7 +29,7 @@ DEFECTS = (
     ),
     _oom(
         id="miles.loss-copies-logits",
-        summary="Log-probabilities and entropy hold up to three times the logits at once.",
+        summary="Log-probabilities and entropy hold three to four times the logits at once.",
         when=all_of(among("loss_type", "policy_loss", "sft_loss"), among("true_on_policy_mode", False)),
         patch="miles.loss-memory",
     ),

@@ -6,8 +6,11 @@ import functools
 from pathlib import Path
 
 import pytest
+from repetitions import pytest_runtest_setup
 
 from sources import fetch_release
+
+__all__ = ["pytest_runtest_setup"]
 
 
 @functools.cache

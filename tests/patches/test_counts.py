@@ -391,7 +391,12 @@ def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
 def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
     module: Any = SimpleNamespace(distributed_masked_whiten=print, get_advantages_and_returns_batch=print)
     fix.make_normalize(lambda *_, **__: None, module)(None, [torch.zeros(0)], [], [], [])
-    return {"calls": 0, "changed": 0, "empty": 1}
+
+    # 0.0.2 has no function of its own for it.
+    compute = fix.make_advantages(lambda _, data: data.update(advantages=[torch.zeros(0)]), module)
+    for normalize in (True, False):
+        compute(SimpleNamespace(normalize_advantages=normalize), {})
+    return {"calls": 0, "changed": 0, "empty": 2}
 
 
 @counting("slime.loss-memory", "miles.loss-memory")

@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 from checks import UPSTREAMS
+from repetitions import pytest_runtest_setup
 
 from overlay.compat.ranks.warm import Program
 from sources import releases
 from sources.git_sources import FetchError
+
+__all__ = ["pytest_runtest_setup"]
 
 #: Until a program is killed.
 SECONDS = 800

@@ -35,7 +35,6 @@ LACKS = {
     "slime image v0.1.0": {"slime.loss-memory", "slime.whiten-over-cp"},
     "verl image 0.6.1": {"verl.megatron-offload-rest"},
     "verl image 0.6.1-experimental": {"verl.megatron-offload-rest"},
-    "miles-rl==0.0.2": {"miles.loss-memory", "miles.whiten-over-cp"},
 }
 
 #: Those of each upstream at which all is tried by day: one that lacks something, and the last.

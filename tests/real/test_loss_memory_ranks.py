@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 from checks import SEED
-from slime_ranks import MILES, folder, on_ranks
+from slime_ranks import MILES, MILES_RL, folder, on_ranks
 
 __all__ = ["folder"]
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 TOLERANCE = 1e-6
-#: The last release of each variant, and the fork. On each release the contract looks at one rank.
-RELEASES = ("v0.2.2", "v0.3.0", "v0.3.1", MILES)
+#: The last release of each variant, and those of the fork. On each release the contract looks at one rank.
+RELEASES = ("v0.2.2", "v0.3.0", MILES_RL, "v0.3.1", MILES)
 
 on_each = pytest.mark.parametrize("revision", RELEASES)
-by_the_last = pytest.mark.nightly("the last release and its fork stand for it", revision=RELEASES[:2])
+by_the_last = pytest.mark.nightly("the last release and its fork stand for it", revision=RELEASES[:3])
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_step_needs_no_more_than_the_gradient_on_any_rank(sound: dict[str, lis
 
 
 @by_the_last
-@pytest.mark.parametrize("revision", ["v0.3.0", MILES])
+@pytest.mark.parametrize("revision", ["v0.3.0", MILES_RL, MILES])
 def test_allgather_of_padded_sequences_is_refused_on_every_rank(found: dict[str, list[Any]]) -> None:
     refused = {name: ranks for name, ranks in found.items() if name.endswith("refused")}
     assert len(refused) >= 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from checks import SEED
-from slime_ranks import MILES, folder, on_ranks
+from slime_ranks import MILES, MILES_RL, folder, on_ranks
 
 __all__ = ["folder"]
 
@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.distributed, pytest.mark.real]
 #: layer in float64; of small whole numbers in the type that models are trained in.
 TOLERANCES = {"whitened": 1e-5, "estimated": 1e-4, "mixing": 1e-10, "bfloat16": 0.0}
 #: How many cases there are: 24 whiten, 7 are of slime's layer, and the rest of each way of splitting tokens.
-CASES = {"v0.2.4": 24 + 7 + 16, "v0.3.1": 24 + 7 + 14, MILES: 24}
+CASES = {"v0.2.4": 24 + 7 + 16, "v0.3.1": 24 + 7 + 14, MILES: 24, MILES_RL: 24}
 OF_SLIME = ("whiten-over-cp", "masked-gae", "hf-attention-gradient")
 
 
-@pytest.mark.nightly("v0.3.1 stands for it", revision=("v0.2.4",))
+@pytest.mark.nightly("the newest stands for it", revision=("v0.2.4", MILES_RL))
 @pytest.mark.parametrize("revision", CASES)
 def test_ranks_get_what_one_process_gets(folder: Path, revision: str) -> None:
-    found = dict(on_ranks(folder, "slime_rank_cases", *OF_SLIME[: 1 if revision == MILES else 3]))
+    found = dict(on_ranks(folder, "slime_rank_cases", *OF_SLIME[: 1 if revision in (MILES, MILES_RL) else 3]))
     masked = found.pop("masked, cp2")
     assert {rank["error"] for rank in masked} == {"ValueError"}
     assert all("loss masks of all ranks are empty" in rank["message"] for rank in masked)

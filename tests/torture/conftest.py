@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from engine_fixtures import enabled, engines, own_heap, upstream, whole_heap
 from order_world import Subject, write_upstream
+from repetitions import pytest_runtest_setup
 
-__all__ = ["enabled", "engines", "own_heap", "subject", "upstream", "whole_heap"]
+__all__ = ["enabled", "engines", "own_heap", "pytest_runtest_setup", "subject", "upstream", "whole_heap"]
 
 
 @pytest.fixture

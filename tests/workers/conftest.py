@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from repetitions import pytest_runtest_setup
 from worksite import Venv, build_wheel
+
+__all__ = ["pytest_runtest_setup"]
 
 
 @pytest.fixture(scope="session")

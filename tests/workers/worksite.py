@@ -73,14 +73,14 @@ PACK = {
 #: Writes what the patches of a package were tested on: what is installed beside it.
 TABLE = """
 import importlib, os, sys
-from overlay.source.table import NAME
+from overlay.source.table import TABLE_FILE
 from overlay.desk.prove.rows import row_of, text_of
 from overlay.source.source import InstalledTree
 package, *names = sys.argv[1:]
 patches = [importlib.import_module(f"{package}.{name}").PATCH for name in names]
 rows = [row_of(one, one.targets[0], InstalledTree(), "fakeup==1.2.0") for one in patches]
 folder = os.path.dirname(importlib.import_module(package).__file__)
-with open(os.path.join(folder, NAME), "w") as file:
+with open(os.path.join(folder, TABLE_FILE), "w") as file:
     file.write(text_of({"fakeup==1.2.0": {}}, rows))
 """
 

@@ -1,10 +1,9 @@
 """Each tensor parallel rank has the gradients of the layer that one process computes, the norm's too."""
 
-import sys
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
@@ -19,7 +18,9 @@ KEYS, VALUES, KEY_SIZE, VALUE_SIZE = 2, 4, 6, 5
 
 def wrong(seed: str) -> str:
     """Return what a rank finds wrong, empty if none finds anything."""
-    _stand_in()
+    from overlay.compat import fla_on_cpu
+
+    fla_on_cpu.stand_in()
     modules = ["megatron.core.ssm.gated_delta_net", "megatron.core.distributed"]
     if find_spec("slime") is not None:
         from overlay.compat import slime_on_cpu
@@ -28,23 +29,6 @@ def wrong(seed: str) -> str:
         if find_spec(SLIMES) is not None:  # it puts a function of its own in the place of Megatron's
             modules.append(SLIMES)
     return wrong_on_ranks(partial(_rank, seed), *modules, ranks=RANKS)
-
-
-def _stand_in() -> None:
-    """Stand in for the names of `fla`: told to be deterministic, Megatron has the kernels in torch."""
-
-    def l2norm(x: Any) -> Any:
-        return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
-
-    names: dict[str, Any] = {
-        "modules.convolution": {"causal_conv1d": None},
-        "modules.l2norm": {"l2norm": l2norm},
-        "ops.cp": {"build_cp_context": None},
-        "ops.gated_delta_rule": {"chunk_gated_delta_rule": None},
-    }
-    for name in ("", ".modules", ".ops", *(f".{name}" for name in names)):
-        sys.modules[f"fla{name}"] = ModuleType(f"fla{name}")
-        vars(sys.modules[f"fla{name}"]).update(names.get(name[1:], {}))
 
 
 def _rank(seed: str) -> Iterator[str]:

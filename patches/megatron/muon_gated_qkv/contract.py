@@ -2,12 +2,15 @@
 
 import contextlib
 from importlib import import_module
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 
-HIDDEN, HEADS, GROUPS, SIZE = 40, 6, 3, 2
+HIDDEN, SIZE = 40, 2
+#: Heads and groups. Cut as if there were no gates, the first weight gives whole groups, the second does not.
+ATTENTIONS = (8, 4), (6, 3)
 
 
 class _Made(Exception):  # noqa: N818 -- it is none: Muon has been asked for
@@ -22,26 +25,27 @@ def wrong(_seed: str) -> str:
     module = _module()
     if module is None:
         return ""  # there is no Muon
-    for gated in (False, True):
-        queries = HEADS // GROUPS * SIZE
+    for (heads, groups), gated in product(ATTENTIONS, (False, True)):
+        kind = f"{heads} heads in {groups} groups, {'with' if gated else 'without'} gates"
+        queries = heads // groups * SIZE
         rows = [queries] * (1 + gated) + [SIZE, SIZE]
-        weight = torch.nn.Parameter(torch.empty(GROUPS * sum(rows), HIDDEN))
+        weight = torch.nn.Parameter(torch.empty(groups * sum(rows), HIDDEN))
         grad = torch.randn(weight.shape)
         muon = object.__new__(module.TensorParallelMuon)
         vars(muon).update(
             pg_collection=None, mode="blockwise", tp_mode="blockwise", split_qkv=True,
-            is_qkv_fn=lambda _one: True, qkv_split_shapes=_shapes(module, gated=gated),
+            is_qkv_fn=lambda _one: True, qkv_split_shapes=_shapes(module, heads, groups, gated=gated),
             scaled_orthogonalize_fn=lambda one, *_: _orthogonal(one).float(),
         )  # fmt: skip
         try:
             found = module.TensorParallelMuon.orthogonalize(muon, weight, grad.clone())
         except RuntimeError as error:
-            return f"{'with' if gated else 'without'} gates the step ends in an error: {error}"
-        whole = grad.double().view(GROUPS, sum(rows), HIDDEN)
+            return f"{kind}: the step ends in an error: {error}"
+        whole = grad.double().view(groups, sum(rows), HIDDEN)
         split = [_orthogonal(one.reshape(-1, HIDDEN)) for one in whole.split(rows, dim=1)]
-        right = torch.cat([one.view(GROUPS, -1, HIDDEN) for one in split], dim=1).view(weight.shape)
+        right = torch.cat([one.view(groups, -1, HIDDEN) for one in split], dim=1).view(weight.shape)
         if not parts.relative_error(found, right) < 1e-5:
-            return f"{'with' if gated else 'without'} gates the parts are not orthogonalized each for itself"
+            return f"{kind}: the parts are not orthogonalized each for itself"
     return ""
 
 
@@ -55,14 +59,14 @@ def _module() -> Any:
     return None
 
 
-def _shapes(module: Any, *, gated: bool) -> Any:
+def _shapes(module: Any, heads: int, groups: int, *, gated: bool) -> Any:
     """Return the numbers of rows by which Megatron has Muon split."""
     from megatron.core.optimizer import OptimizerConfig
 
     from overlay.compat.cuda_on_cpu import replaced
 
     model = SimpleNamespace(
-        num_attention_heads=HEADS, num_query_groups=GROUPS, kv_channels=SIZE, attention_output_gate=gated
+        num_attention_heads=heads, num_query_groups=groups, kv_channels=SIZE, attention_output_gate=gated
     )
     if hasattr(module, "_get_qkv_split_shapes"):
         return module._get_qkv_split_shapes(model)

@@ -31,8 +31,7 @@ PATCH = Patch(
     why="Megatron in slime's images from 0.2.2 to 0.2.4 saves the number of steps of each weight of an "
     "optimizer that is offloaded to the CPU in what all ranks load, as the list of the weights that rank 0 "
     "steps. Ranks with other weights can't resume: ValueError, Cannot merge two lists with different "
-    "lengths. The steps are saved for each group of weights too, and loaded from there. With the patch the "
-    "list is left out.",
+    "lengths. With the patch the list is left out: the steps are saved for each group of weights too.",
     changes=("crashes",),
     met="A resume of slime in an image from 0.2.2 to 0.2.4 with --optimizer-cpu-offload, in the format "
     "dp_reshardable, or with Megatron 0.15 or 0.16 from a checkpoint of such a job.",

@@ -10,10 +10,11 @@ from overlay.patches._packed_loss.attachment import true_arguments, unattached
 from overlay.patches._packed_loss.compute import effect_of, make_compute
 
 _HUB = "miles.backends.training_utils.loss_hub"
-_LOSS = "miles.backends.training_utils.loss:loss_function"
+_LOSS = "miles.backends.training_utils.loss"
 _LOSSES = f"{_HUB}.losses"
 _LOG_PROBS = f"{_HUB}.logit_processors:get_log_probs_and_entropy"
 _CP = "miles.backends.training_utils.cp_utils"
+_PARALLEL = "miles.backends.training_utils.parallel"
 EFFECT = effect_of(__name__, "miles")
 
 
@@ -38,17 +39,11 @@ def make_log_probs(original: Any, module: Any) -> Any:
     """Build `get_log_probs_and_entropy`."""
     compute = make_compute(_as_slime(module), EFFECT)
 
-    def get_log_probs_and_entropy(
-        logits: Any,
-        *,
-        args: Any,
-        entropy_requires_grad: bool = True,
-        non_loss_data: bool = True,
-        **given: Any,
-    ) -> Any:
+    def get_log_probs_and_entropy(logits: Any, *, args: Any, non_loss_data: bool = True, **given: Any) -> Any:
         if not non_loss_data or not _ours(args, logits):
-            given |= {"entropy_requires_grad": entropy_requires_grad, "non_loss_data": non_loss_data}
-            return original(logits, args=true_arguments(args), **given)
+            return original(logits, args=true_arguments(args), non_loss_data=non_loss_data, **given)
+        # 0.0.2 has no such option.
+        entropy_requires_grad = given.pop("entropy_requires_grad", True)
         lists = compute(logits, args, given.pop("with_entropy", False), **given)
         if "entropy" in lists and not entropy_requires_grad:
             lists["entropy"] = [value.detach() for value in lists["entropy"]]
@@ -78,9 +73,10 @@ PATCH = Patch(
     id="miles.loss-memory",
     summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
     why="miles copies the logits of every response for the log-probabilities and again for the entropy, and "
-    "keeps a softmax for the backward: up to three times the logits. With the patch the forward keeps a few "
-    "numbers for each row, the backward computes the rest again in the gradient itself, and all ranks enter "
-    "the same collectives. Logits that are not float32 and --true-on-policy-mode are left to miles.",
+    "keeps a softmax for the backward: up to three times the logits, and four times in 0.0.2. With the patch "
+    "the forward keeps a few numbers for each row, the backward computes the rest again in the gradient "
+    "itself, and all ranks enter the same collectives. Logits that are not float32 and "
+    "--true-on-policy-mode are left to miles.",
     changes=("memory",),
     met="Policy and SFT losses on float32 logits. Numbers change by rounding.",
     upstream=("THUDM/slime#1788", "THUDM/slime#2123"),
@@ -89,16 +85,28 @@ PATCH = Patch(
     targets=one_target(
         MILES,
         variant(
+            "0.0.2",
+            replaced(f"{_LOSS}:get_log_probs_and_entropy", make_log_probs),
+            replaced(f"{_LOSS}:loss_function", loss),
+            f"{_LOSS}:get_responses",
+            f"{_CP}:get_logits_and_tokens_offset_with_cp",
+            f"{_CP}:slice_log_prob_with_cp",
+            Calls(site=f"{_LOSS}:policy_loss_function", callee="get_log_probs_and_entropy"),
+            Calls(site=f"{_LOSS}:sft_loss_function", callee="get_log_probs_and_entropy"),
+            f"{_PARALLEL}:ParallelState",
+            f"{_PARALLEL}:GroupInfo",
+        ),
+        variant(
             "0.1",
             replaced(_LOG_PROBS, make_log_probs),
-            replaced(_LOSS, loss),
+            replaced(f"{_LOSS}:loss_function", loss),
             f"{_HUB}.logit_processors:get_responses",
             f"{_CP}:get_logits_and_tokens_offset_with_cp",
             f"{_CP}:slice_log_prob_with_cp",
             f"{_LOSSES}:get_log_probs_and_entropy",
             Calls(site=f"{_LOSSES}:policy_loss_function", callee="get_log_probs_and_entropy"),
             Calls(site=f"{_LOSSES}:sft_loss_function", callee="get_log_probs_and_entropy"),
-            "miles.backends.training_utils.parallel:ParallelState",
+            f"{_PARALLEL}:ParallelState",
             "miles.utils.ft_utils.process_group_utils:GroupInfo",
         ),
     ),

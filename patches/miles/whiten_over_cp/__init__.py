@@ -7,8 +7,10 @@ import overlay.patches._whitening as whitening
 from overlay.compat.projects import MILES
 from overlay.patch import Patch, one_target, replaced, variant
 
+_LOSS = "miles.backends.training_utils.loss"
 _ADVANTAGES = "miles.backends.training_utils.loss_hub.advantages"
-_STATE = "miles.backends.training_utils.parallel:ParallelState"
+_PARALLEL = "miles.backends.training_utils.parallel"
+_STATE = f"{_PARALLEL}:ParallelState"
 _GROUPS = "miles.utils.ft_utils.process_group_utils"
 EFFECT = whitening.effect_of(__name__)
 
@@ -26,6 +28,16 @@ def make_whiten(_original: Any, module: Any) -> Any:
     return whitening.over_all(all_reduce, lambda: int(module.get_parallel_state().cp.size), EFFECT)
 
 
+def make_early_whiten(_original: Any, module: Any) -> Any:
+    """Replace the whitening of 0.0.2, whose groups are torch's own and know no replicas."""
+    import torch.distributed as dist
+
+    def all_reduce(sums: Any) -> None:
+        dist.all_reduce(sums, group=module.get_parallel_state().intra_dp_cp.group)
+
+    return whitening.over_all(all_reduce, lambda: int(module.get_parallel_state().cp.size), EFFECT)
+
+
 def make_normalize(original: Any, module: Any) -> Any:
     """Wrap the normalisation: every rank enters the collective, whether or not it has a token."""
 
@@ -35,6 +47,21 @@ def make_normalize(original: Any, module: Any) -> Any:
         )
 
     return wraps(original)(normalize_advantages)
+
+
+def make_advantages(original: Any, module: Any) -> Any:
+    """Wrap the computation of advantages of 0.0.2, which normalises them itself."""
+
+    def compute_advantages_and_returns(args: Any, rollout_data: Any) -> Any:
+        before = rollout_data.get("advantages")
+
+        def normalised() -> Any:
+            found = rollout_data.get("advantages")
+            return found if args.normalize_advantages and found is not before else None
+
+        return whitening.entered(lambda: original(args, rollout_data), normalised, module, EFFECT)
+
+    return wraps(original)(compute_advantages_and_returns)
 
 
 PATCH = Patch(
@@ -50,6 +77,14 @@ PATCH = Patch(
     evidence="slime's commit dd7f037 (#2235) asks the same group; the result is float64's.",
     targets=one_target(
         MILES,
+        variant(
+            "0.0.2",
+            replaced(f"{_LOSS}:compute_advantages_and_returns", make_advantages),
+            replaced(f"{_LOSS}:distributed_masked_whiten", make_early_whiten),
+            "miles.utils.distributed_utils:distributed_masked_whiten",
+            _STATE,
+            f"{_PARALLEL}:GroupInfo",
+        ),
         variant(
             "0.1",
             replaced(f"{_ADVANTAGES}:normalize_advantages", make_normalize),

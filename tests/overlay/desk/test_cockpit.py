@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -179,8 +180,8 @@ def test_it_is_one_screen(prefix: str) -> None:
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 30, "\n".join(lines)
     text = " ".join(" ".join(lines).split())
-    for name in full(prefix).patches:
-        assert name.partition(".")[2] in text, name
+    there = [name for name in full(prefix).patches if name.partition(".")[2] in text]
+    assert len(there) + sum(map(int, re.findall(r"and (\d+) more", text))) == len(full(prefix).patches)
 
 
 # -- as a process ----------------------------------------------------------------------------------
@@ -193,8 +194,6 @@ def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
     for project in found["projects"]:
         assert project["project"] in done.stdout
         assert project["version"] in done.stdout
-    for patch in found["patches"]:
-        assert patch.partition(".")[2] in done.stdout
     assert f"{len(found['mended'] + found['left'])} known defect" in done.stdout
     assert not found["armed"]
     assert found["next"] in " ".join(done.stdout.split())

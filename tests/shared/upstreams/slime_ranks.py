@@ -15,14 +15,15 @@ from checks import UPSTREAMS
 
 from overlay.compat.ranks.launcher import run_cases
 
-#: The commit of the fork, among revisions of slime.
-MILES = "31f1ca961"
+#: The commit of the fork, and its release on the package index, among revisions of slime.
+MILES, MILES_RL = "31f1ca961", "0.0.2"
+_FORKS = {MILES: "miles", MILES_RL: "miles-rl"}
 
 
 @pytest.fixture
 def folder(revision: str, listed: Callable[[str], Path]) -> Path:
     """Return the folder of the revision that the test is parametrised with."""
-    return listed(f"{'miles' if revision == MILES else 'slime'}=={revision}")
+    return listed(f"{_FORKS.get(revision, 'slime')}=={revision}")
 
 
 @functools.cache
