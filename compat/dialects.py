@@ -63,6 +63,11 @@ _OF_THE_MODEL = (
     "moe_router_load_balancing_type", "moe_router_score_function", "moe_router_dtype", "mtp_num_layers",
     "attention_output_gate", "experimental_attention_variant",
 )  # fmt: skip
+_OF_A_PATTERN = (
+    "mtp_num_layers", "multi_latent_attention", "experimental_attention_variant",
+    "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
+    "virtual_pipeline_model_parallel_size",
+)  # fmt: skip
 _SLIME: dict[str, object] = {
     "advantage_estimator": "grpo",
     "allgather_cp": False,
@@ -132,7 +137,14 @@ FLAGS = Dialect(
         "no_overlap_p2p_communication": "overlap_p2p_comm",
     },
     implies=(
+        ("no_offload_train", "True", "offload_train", False),
+        ("release_train", "True", "offload_train", False),
         ("colocate", "True", "offload_train", True),
+        # With a critic slime turns it on by itself.
+        ("advantage_estimator", "ppo", "offload_train", ...),
+        ("recompute_activations", "True", "recompute_granularity", "selective"),
+        # Its text may say what other flags say.
+        *(("hybrid_layer_pattern", "*", key, ...) for key in _OF_A_PATTERN),
         ("offload", "True", "offload_train", True),
         ("no_rope_fusion", "True", "apply_rope_fusion", False),
         # slime makes the model from the checkpoint then, and hands it none of these.

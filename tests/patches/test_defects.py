@@ -161,6 +161,9 @@ _MERGED = f"actor_rollout_ref.actor.strategy=fsdp {_MODEL}.lora_rank=8 {_MODEL}.
 _PPO = "--advantage-estimator ppo --hf-checkpoint a"
 _BRIDGED = "--hf-checkpoint a --context-parallel-size 2 --megatron-to-hf-mode bridge"
 _OWN_MODEL = "--micro-batch-size 1 --use-checkpoint-args"
+_RECOMPUTED = "--micro-batch-size 1 --num-experts 8 --recompute-modules moe"
+_PIPED = "--micro-batch-size 1 --num-layers 8 --pipeline-model-parallel-size 2 --context-parallel-size 2"
+_KEPT = "--hf-checkpoint a --load b --use-kl-loss --ref-load c"
 _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
 
 
@@ -211,6 +214,16 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
             "--rollout-batch-size 8 --use-dynamic-global-batch-size --custom-reward-post-process-path a.b",
             "not-met",
         ),
+        # Hydra's short name of --config-name.
+        ("verl.critic-scale-by-micro-batches", "-cn mine algorithm.adv_estimator=gae", "untold"),
+        # megatron-core main, arguments.py: the flag and the pattern set other arguments.
+        ("megatron.recompute-holds-inputs", f"{_RECOMPUTED} --recompute-activations", "untold"),
+        ("megatron.mtp-mean-of-means", f"{_PIPED} --hybrid-layer-pattern M*M/MM", "untold"),
+        ("megatron.mtp-mean-of-means", _PIPED, "not-met"),
+        # slime 0.3.1, arguments.py: a critic turns it on, and two flags leave it off beside --colocate.
+        ("slime.group-timeout-lost", f"{_PPO} --distributed-timeout-minutes 120", "untold"),
+        ("slime.first-weights-of-another-model", f"{_KEPT} --colocate --no-offload-train", "untold"),
+        ("slime.first-weights-of-another-model", f"{_KEPT} --colocate", "not-met"),
         # slime 0.2.2, model_provider.py:86-97: what the model is like stands in the checkpoint.
         ("megatron.mtp-mean-of-means", _BRIDGED, "untold"),
         ("megatron.mtp-mean-of-means", "--hf-checkpoint a --context-parallel-size 2", "not-met"),

@@ -26,6 +26,10 @@ _OVERRIDE = re.compile(
 _UNTOLD = re.compile(r"\$(?:[\w@*]+|\{[^{}]*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
 #: Words that take in a file of Hydra's: another one of a group, or one beside those that are there.
 _CHOICE = re.compile(r"\+{1,2}[A-Za-z_]\w*=.+|\+{0,2}[A-Za-z_]\w*(?:/\w+)+(?:@[\w.]*)?=.+")
+#: Words that take another file of a group in the place of the one that the job's other settings are of.
+_GROUP = re.compile(r"[a-z]\w*(?:@[a-z][\w.]*)?=[\w./-]+")
+#: Hydra's short names of its options.
+_SHORT = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir"}
 _SPREAD = re.compile(r"\$\{\w+\[[@*]")
 #: Settings in a file: beyond them it is none of a job.
 _MOST_SETTINGS = 20_000
@@ -82,10 +86,15 @@ class _Job:
         self._perhaps: set[str] = set()
         #: What stands for any number of words.
         self.elsewhere: list[str] = []
+        groups: list[str] = []
         #: The flag that the next word may be a value of.
         self._flag = ""
         for word, sure in words:
-            self._take(word, sure=sure)
+            name, equals, rest = word.partition("=")
+            self._take(f"{_SHORT.get(name, name)}{equals}{rest}", sure=sure)
+            groups += [word] if _GROUP.fullmatch(word) else []
+        roots = {key.partition(".")[0] for key in self._found if "." in key}
+        self.elsewhere += [word for word in groups if "@" in word or word.partition("=")[0] in roots]
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by key."""

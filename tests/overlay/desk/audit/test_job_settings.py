@@ -65,6 +65,8 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
             "untold",
             "fast is not in the file",
         ),
+        ("python x.py a.b=1 --ranks=2 a=mine", "untold", "fast is not in the file"),
+        ("python x.py --ranks=2 part@a.b=mine", "untold", "fast is not in the file"),
         ("python x.py a.b=1 --ranks=2 /a/b=c d=/e/f=g +h.i=1", "not-met", "fast is off"),
         ("python x.py $ARGS --ranks 2", "untold", "fast is not in the file"),
         ("python x.py --ranks 2 > $LOG", "not-met", "fast is off"),
