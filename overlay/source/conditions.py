@@ -112,9 +112,10 @@ def _value(condition: Setting, full: str, one: Any, remark: str) -> Answer:
 def _holds(condition: Setting, one: Any) -> bool | None:
     """Return whether a value meets a condition, `None` if the two cannot be compared."""
     if condition.above is not None:
-        if one is None or isinstance(one, bool):
+        if one is None or one is False:
             return False
-        return one > condition.above if isinstance(one, (int, float)) else None
+        # A switch has no number: its value may stand where nobody looks.
+        return one > condition.above if isinstance(one, (int, float)) and one is not True else None
     if condition.among:
         return any(_same(one, wanted) for wanted in condition.among)
     return not any(_same(one, wanted) for wanted in condition.other)

@@ -56,6 +56,7 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("source ${HERE}/nowhere.sh\n--ranks 2", "untold", "fast is not in the file"),
         ("--ranks 1\n--ranks 2 --fast", "met", "ranks is 2"),
         ("--ranks many --fast", "untold", "ranks is many"),
+        ("x --ranks --fast", "untold", "ranks is on"),
         ("python x.py --ranks 2 $ARGS", "untold", "fast is not in the file"),
         # Each is a file of Hydra's.
         ("python x.py a.b=1 --ranks=2 +experiment=big", "untold", "fast is not in the file"),
@@ -182,7 +183,7 @@ def test_a_default_of_the_installation_counts_where_no_other_is_known(tmp_path: 
 @pytest.mark.parametrize(
     ("condition", "value", "word"),
     [
-        (above("k", 0), True, "not-met"),
+        (above("k", 0), True, "untold"),
         (above("k", 0), None, "not-met"),
         (among("k", 1), True, "not-met"),
         (among("k", True), 1, "not-met"),
