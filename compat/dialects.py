@@ -238,7 +238,7 @@ VERL = Dialect(
         "verl/trainer/config/sft_trainer_engine.yaml",
         *_CLASSES,
     ),
-    assumes={"megatron-core": (Setting(key="strategy", among=("megatron",)),)},
+    assumes={"megatron-core": (Setting(key="strategy", among=("megatron", "mindspeed*")),)},
 )  # fmt: skip
 
 DIALECTS = (FLAGS, VERL)

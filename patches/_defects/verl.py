@@ -6,7 +6,7 @@ from overlay.compat.projects import VERL
 from overlay.defect import above, among, beyond, other, switched
 from overlay.patches._defects._short_forms import all_of, by_harm, one_of
 
-_MEGATRON = among("strategy", "megatron")
+_MEGATRON = among("strategy", "megatron", "mindspeed*")
 _RESUMED = other("trainer.resume_mode", "disable")
 _DYNAMIC = one_of(switched("use_dynamic_bsz"), switched("log_prob_use_dynamic_bsz"))
 
@@ -64,7 +64,9 @@ DEFECTS = (
     _oom(
         id="verl.fsdp-keeps-outputs",
         summary="In training, the FSDP engine keeps the outputs of each micro-batch with their graph.",
-        when=all_of(among("strategy", "fsdp", "fsdp2"), beyond("a mini-batch has several micro-batches")),
+        when=all_of(
+            among("strategy", "fsdp", "fsdp2", "veomni"), beyond("a mini-batch has several micro-batches")
+        ),
         patch="verl.fsdp-output-memory",
     ),
     _silent(

@@ -144,7 +144,7 @@ DEFECTS = (
         summary="With Megatron-Bridge, gradients of a bfloat16 model are summed in bfloat16.",
         met="Megatron with vanilla_mbridge=False, and no grad_reduce_in_fp32 in override_ddp_config.",
         when=all_of(
-            among("strategy", "megatron"),
+            among("strategy", "megatron", "mindspeed*"),
             among("use_mbridge", True),
             among("vanilla_mbridge", False),
             beyond("override_ddp_config sets no grad_reduce_in_fp32"),

@@ -164,6 +164,7 @@ _OWN_MODEL = "--micro-batch-size 1 --use-checkpoint-args"
 _RECOMPUTED = "--micro-batch-size 1 --num-experts 8 --recompute-modules moe"
 _PIPED = "--micro-batch-size 1 --num-layers 8 --pipeline-model-parallel-size 2 --context-parallel-size 2"
 _KEPT = "--hf-checkpoint a --load b --use-kl-loss --ref-load c"
+_MINDSPEED = "actor_rollout_ref.actor.strategy=mindspeed"
 _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
 
 
@@ -213,6 +214,14 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
             "slime.group-baseline-lost",
             "--rollout-batch-size 8 --use-dynamic-global-batch-size --custom-reward-post-process-path a.b",
             "not-met",
+        ),
+        # 0.8.0: engines that are made of FSDP's and of Megatron's.
+        ("verl.fsdp-keeps-outputs", "actor_rollout_ref.actor.strategy=veomni", "untold"),
+        ("verl.fsdp-keeps-outputs", "actor_rollout_ref.actor.strategy=megatron", "not-met"),
+        (
+            "megatron.async-save-unpinned",
+            f"{_MINDSPEED} actor_rollout_ref.actor.checkpoint.async_save=True",
+            "met",
         ),
         # Hydra's short name of --config-name.
         ("verl.critic-scale-by-micro-batches", "-cn mine algorithm.adv_estimator=gae", "untold"),
