@@ -63,6 +63,10 @@ _OF_THE_MODEL = (
     "moe_router_load_balancing_type", "moe_router_score_function", "moe_router_dtype", "mtp_num_layers",
     "attention_output_gate", "experimental_attention_variant",
 )  # fmt: skip
+_OF_THE_LAYOUT = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size",
+)  # fmt: skip
 _OF_A_PATTERN = (
     "mtp_num_layers", "multi_latent_attention", "experimental_attention_variant",
     "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
@@ -151,6 +155,9 @@ FLAGS = Dialect(
         *(("megatron_to_hf_mode", "bridge", key, ...) for key in _OF_THE_MODEL),
         # So does Megatron.
         *(("use_checkpoint_args", "True", key, ...) for key in _OF_THE_MODEL),
+        *(("use_mp_args_from_checkpoint_args", "True", key, ...) for key in _OF_THE_LAYOUT),
+        # slime makes one limit of the other.
+        ("rollout_max_context_len", "*", "rollout_max_prompt_len", ...),
     ),
     # Files whose settings go before those of the command line: slime's, and Megatron's.
     whole={"custom_config_path": (), "megatron_config_path": (), "yaml_cfg": ()},
@@ -196,6 +203,8 @@ VERL = Dialect(
         ("engine", "megatron", "strategy", "megatron"),
         ("model_engine", "dp", "strategy", "fsdp"),
         ("engine", "fsdp*", "strategy", "fsdp"),
+        # It gives the model the data parallel size for it.
+        ("dynamic_context_parallel", "True", "context_parallel_size", ...),
         ("model_engine", "*", "strategy", ...),
         ("engine", "*", "strategy", ...),
         ("*.megatron.*", "*", "strategy", ...),

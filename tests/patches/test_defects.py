@@ -223,6 +223,8 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
             f"{_MINDSPEED} actor_rollout_ref.actor.checkpoint.async_save=True",
             "met",
         ),
+        ("megatron.label-smoothing-local", f"{_OWN_MODEL} --use-mp-args-from-checkpoint-args", "untold"),
+        ("slime.prompts-reordered", "--hf-checkpoint a --rollout-max-context-len 8192", "untold"),
         # Hydra's short name of --config-name.
         ("verl.critic-scale-by-micro-batches", "-cn mine algorithm.adv_estimator=gae", "untold"),
         # megatron-core main, arguments.py: the flag and the pattern set other arguments.
