@@ -16,7 +16,6 @@ _WEIGHTS_ALONE = beyond("weights are loaded after the optimizer was made, withou
 _WITHOUT_FUSED_ADAM = beyond("the job resumes, with neither Transformer Engine nor Apex")
 _OVERLAPPED = among("no_overlap_p2p_communication", False)
 _MTP = "megatron.core.transformer.multi_token_prediction"
-_BUFFER = "megatron.core.distributed.param_and_grad_buffer"
 _DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
 
 _silent, _hang, _oom, _crash, _slow = by_harm(MEGATRON)
@@ -579,23 +578,5 @@ DEFECTS = (
         shown="tests/real/test_advice.py::test_an_offloaded_optimizer_steps_weights_in_bfloat16",
         way_out="keep no weights in float32",
         tried="tests/real/test_advice.py::test_an_offloaded_optimizer_steps_weights_in_bfloat16",
-    ),
-    _silent(
-        id="megatron.mxfp8-offsets-unaligned",
-        summary="MXFP8 weights are shifted behind a weight whose size is no multiple of 64.",
-        met="reuse_grad_buf_for_mxfp8_param_ag, and parameters of sizes that are no multiples of 64.",
-        when=all_of(
-            switched("reuse_grad_buf_for_mxfp8_param_ag"),
-            beyond("the size of a parameter is no multiple of 64"),
-        ),
-        # The second reads the offsets from 0.14 on.
-        sites=(
-            f"{_BUFFER}:_ParamAndGradBucket.__init__",
-            f"{_BUFFER}:_ParamAndGradBucketGroup.finish_param_sync",
-        ),
-        upstream=("NVIDIA/Megatron-LM#3007",),
-        fixed="0.17.0",
-        way_out="leave --reuse-grad-buf-for-mxfp8-param-ag and --fp8-param-gather out: without the first "
-        "alone the job ends in NotImplementedError",
     ),
 )

@@ -7,6 +7,7 @@ from overlay.defect import beyond, switched
 from overlay.patches._defects._short_forms import all_of, by_harm
 
 _silent, *_ = by_harm(MEGATRON)
+_BUFFER = "megatron.core.distributed.param_and_grad_buffer"
 
 DEFECTS = (
     _silent(
@@ -28,5 +29,23 @@ DEFECTS = (
         upstream=("NVIDIA/Megatron-LM#5963", "NVIDIA/Megatron-LM#7103"),
         shown="read",
         way_out="apply_rope_fusion=False, on a command line --no-rope-fusion",
+    ),
+    _silent(
+        id="megatron.mxfp8-offsets-unaligned",
+        summary="MXFP8 weights are shifted behind a weight whose size is no multiple of 64.",
+        met="reuse_grad_buf_for_mxfp8_param_ag, and parameters of sizes that are no multiples of 64.",
+        when=all_of(
+            switched("reuse_grad_buf_for_mxfp8_param_ag"),
+            beyond("the size of a parameter is no multiple of 64"),
+        ),
+        # The second reads the offsets from 0.14 on.
+        sites=(
+            f"{_BUFFER}:_ParamAndGradBucket.__init__",
+            f"{_BUFFER}:_ParamAndGradBucketGroup.finish_param_sync",
+        ),
+        upstream=("NVIDIA/Megatron-LM#3007",),
+        fixed="0.17.0",
+        way_out="leave --reuse-grad-buf-for-mxfp8-param-ag and --fp8-param-gather out: without the first "
+        "alone the job ends in NotImplementedError",
     ),
 )

@@ -62,6 +62,7 @@ class Server:
 
         names = ("reset_prefix_cache", "reset_mm_cache", "reset_encoder_cache")
         server.engine, server.node_rank = SimpleNamespace(**{name: clears(name) for name in names}), 0
+        server.model_config = SimpleNamespace(processor=object())  # of a model that sees images
         asyncio.run(server.clear_kv_cache())
         context = multiprocessing.get_context("spawn")
         queue: Any = context.Queue()
