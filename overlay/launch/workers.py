@@ -387,6 +387,9 @@ class Spawned(Interception):
         """Restore the original."""
         there = self._finder is not None
         super().leave()
+        if there and not settings.says_no(os.environ.get("OVERLAY", "")):
+            way_out = "set os.environ['OVERLAY'] = '0' before they start"
+            log.warning(f"multiprocessing: OVERLAY is set: new processes are patched. Way out: {way_out}")
         if there and not _renewed_server():
             what = "its fork server cannot be replaced, and goes on making patched processes"
             log.warning(f"multiprocessing: {what}")

@@ -37,6 +37,14 @@ def test_a_driver_that_says_no_is_respected(worksite: Venv) -> None:
     assert done.stderr.count("spawned processes are not patched, because of OVERLAY=0") == 1
 
 
+def test_disable_says_that_new_processes_are_patched_where_the_environment_asks_for_it(
+    worksite: Venv,
+) -> None:
+    done = worksite.run("-W", "ignore", SCRIPT, **PACK, OVERLAY="1")
+    assert found_by(done)["after disable"] == int(PATCHED)
+    assert done.stderr.count("OVERLAY is set: new processes are patched") == 1
+
+
 def test_a_fork_server_from_before_is_replaced(worksite: Venv) -> None:
     found = found_by(worksite.run("-W", "ignore", SCRIPT, "early", "strict", **PACK))
     assert found["in_process forkserver"] == int(PATCHED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import dropwhile
 from pathlib import Path
 
 from overlay.errors import SettingsError
@@ -42,6 +43,8 @@ _SETTERS = (
     "unset",
 )
 _MARKERS = ("export", "readonly")
+#: Before a command, which they start as it is.
+_AS_IT_IS = ("command", "builtin", "time")
 _OPENERS = ("if", "do", "{")
 _CLOSERS = ("fi", "done", "}", "esac")
 _KEYWORDS = (*_OPENERS, *_CLOSERS, "!", "[[", "case", "elif", "else", "function", "then", "until", "while")
@@ -216,14 +219,18 @@ class _Script:
 
     def _statement(self, words: list[str]) -> None:
         name = words[0]
+        # Variables may be set for a command alone, and a name be the shell's own.
+        command = [*dropwhile(lambda word: word in _AS_IT_IS or _ASSIGNED.match(word), words)]
         if all(map(_ASSIGNED.match, words)) or name in _SETTERS or name in _MARKERS:
             for word in words:
                 if _ASSIGNED.match(word):
                     self._assign(word)
                 elif name not in _MARKERS:
                     self._loose.add(word)
-        elif name in ("source", "."):
-            self._source("".join(word for one in words[1:2] for word, _ in self._expanded(one)))
+        elif command[:1] and command[0].lstrip("\\") in ("source", "."):
+            for word in filter(_ASSIGNED.match, words[: len(words) - len(command)]):
+                self._assign(word)
+            self._source("".join(word for one in command[1:2] for word, _ in self._expanded(one)))
         elif name == "exit":
             self._ended = not self._within and not self._chained
         elif name.startswith("(("):

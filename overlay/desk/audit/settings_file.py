@@ -5,6 +5,7 @@ What only a shell knows stays as it is written, and nothing is concluded from it
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from contextlib import suppress
@@ -45,12 +46,23 @@ def read(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         found = in_yaml(file_text(path), path)
         composed = [key for key in found if key == "defaults" or key.startswith("defaults.")]
         elsewhere = ["its list of defaults (give the .hydra/config.yaml of a run)"] if composed else []
+        if os.path.basename(path) == "overrides.yaml":
+            _name_configuration(path, found, elsewhere)
         found = {key: one for key, one in found.items() if key not in composed}
     else:
         found, elsewhere = _in_script(path)
     if not found:
         raise SettingsError(f"there are no settings in {path}: no command with --flag or a.b=c, no YAML")
     return found, tuple(elsewhere)
+
+
+def _name_configuration(path: str, found: dict[str, Any], elsewhere: list[str]) -> None:
+    """Add the configuration that overrides are of: Hydra writes its name into a file beside them."""
+    beside = os.path.join(os.path.dirname(path), "hydra.yaml")
+    try:
+        found.setdefault("config_name", in_yaml(file_text(beside), beside)["hydra.job.config_name"])
+    except (SettingsError, KeyError):
+        elsewhere.append("the configuration that it overrides (give the config.yaml beside it)")
 
 
 def _in_script(path: str) -> tuple[dict[str, Any], list[str]]:

@@ -54,6 +54,8 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("ARGS=(\n  --ranks 2\n  --fast)\npython x.py ${ARGS[@]}", "met", "ranks is 2"),
         ("--ranks 2 ${MORE[@]}", "untold", "fast is not in the file"),
         ("source ${HERE}/nowhere.sh\n--ranks 2", "untold", "fast is not in the file"),
+        ("A=1 source nowhere.sh\nx --ranks 2 ${MORE[@]}", "untold", "fast is not in the file"),
+        ("command . nowhere.sh\nx --ranks 2 ${MORE[@]}", "untold", "fast is not in the file"),
         ("--ranks 1\n--ranks 2 --fast", "met", "ranks is 2"),
         ("--ranks many --fast", "untold", "ranks is many"),
         ("x --ranks --fast", "untold", "ranks is on"),
@@ -152,6 +154,15 @@ def test_what_is_sourced_by_its_place_in_an_image_is_found_above_the_script(
 def test_other_ways_to_write_settings(name: str, text: str, word: str, tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     assert answer(a_defect(), settings(tmp_path, text, name)).word == word
+
+
+def test_overrides_are_of_the_configuration_that_hydra_names_beside_them(tmp_path: Path) -> None:
+    overrides = tmp_path / "overrides.yaml"
+    overrides.write_text("- a.ranks=2\n")
+    found, elsewhere = settings_file.read(str(overrides))
+    assert (found, bool(elsewhere)) == ({"a.ranks": 2}, True)
+    (tmp_path / "hydra.yaml").write_text("hydra: {job: {config_name: big}}\n")
+    assert settings_file.read(str(overrides)) == ({"a.ranks": 2, "config_name": "big"}, ())
 
 
 def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
