@@ -63,14 +63,13 @@ _OF_THE_MODEL = (
     "moe_router_load_balancing_type", "moe_router_score_function", "moe_router_dtype", "mtp_num_layers",
     "attention_output_gate", "experimental_attention_variant",
 )  # fmt: skip
-_OF_THE_LAYOUT = (
-    "tensor_model_parallel_size", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size",
-)  # fmt: skip
-_OF_A_PATTERN = (
-    "mtp_num_layers", "multi_latent_attention", "experimental_attention_variant",
+_VIRTUAL_STAGES = (
     "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
     "virtual_pipeline_model_parallel_size",
+)  # fmt: skip
+_OF_THE_LAYOUT = ("tensor_model_parallel_size", "pipeline_model_parallel_size", *_VIRTUAL_STAGES)
+_OF_A_PATTERN = (
+    "mtp_num_layers", "multi_latent_attention", "experimental_attention_variant", *_VIRTUAL_STAGES,
 )  # fmt: skip
 _SLIME: dict[str, object] = {
     "advantage_estimator": "grpo",

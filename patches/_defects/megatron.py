@@ -160,7 +160,7 @@ DEFECTS = (
         fixed="0.19.0",
         patch="megatron.moe-aux-scale",
         way_out="one sequence in a micro-batch",
-        tried="tests/real/test_advice.py::test_one_sequence_in_a_micro_batch_weighs_as_much_as_it_should",
+        tried="tests/real/test_advice_megatron.py::test_one_sequence_in_a_micro_batch_weighs_as_much_as_it_should",
     ),
     _oom(
         id="megatron.recompute-holds-inputs",
@@ -429,9 +429,9 @@ DEFECTS = (
         sites=(f"{_DISTRIBUTED}._build_model_param_to_state_dict_param_map",),
         upstream=("NVIDIA/Megatron-LM#3569",),
         fixed="0.17.0",
-        shown="tests/real/test_advice.py::test_masters_that_are_not_loaded_begin_with_the_weights",
+        shown="tests/real/test_advice_megatron.py::test_masters_that_are_not_loaded_begin_with_the_weights",
         way_out="leave --load-main-params-from-ckpt out: master weights then have the digits of the model's",
-        tried="tests/real/test_advice.py::test_masters_that_are_not_loaded_begin_with_the_weights",
+        tried="tests/real/test_advice_megatron.py::test_masters_that_are_not_loaded_begin_with_the_weights",
     ),
     _silent(
         id="megatron.global-aux-loss-scale",
@@ -450,7 +450,7 @@ DEFECTS = (
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
         way_out="multiply moe_aux_loss_coeff (in a list the entry of global_aux_loss alone) by the data "
         "parallel size, and pack sequences instead of padding them",
-        tried="tests/real/test_advice.py::test_a_coefficient_of_all_ranks_is_right",
+        tried="tests/real/test_advice_megatron.py::test_a_coefficient_of_all_ranks_is_right",
     ),
     _silent(
         id="megatron.padded-z-loss-report",
@@ -466,7 +466,7 @@ DEFECTS = (
         sites=("megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count",),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
         way_out="pack sequences instead of padding them; before 0.19 with megatron.moe-aux-scale",
-        tried="tests/real/test_advice.py::test_packed_sequences_report_the_z_loss_of_all",
+        tried="tests/real/test_advice_megatron.py::test_packed_sequences_report_the_z_loss_of_all",
     ),
     _silent(
         id="megatron.masked-loss-before-0-14",
@@ -483,7 +483,7 @@ DEFECTS = (
         sites=("megatron.core.pipeline_parallel.schedules:forward_step",),
         upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#1764"),
         way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp fixes it",
-        tried="tests/real/test_advice.py::test_a_loss_per_token_is_right_in_0_13",
+        tried="tests/real/test_advice_megatron.py::test_a_loss_per_token_is_right_in_0_13",
     ),
     _silent(
         id="megatron.cross-attention-group",
@@ -493,9 +493,9 @@ DEFECTS = (
         when=all_of(_TP, beyond("the model has cross attention, and process groups of its own")),
         sites=("megatron.core.transformer.attention:CrossAttention.__init__",),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#7190"),
-        shown="tests/real/test_advice.py::test_cross_attention_with_the_groups_of_the_state_is_right",
+        shown="tests/real/test_advice_megatron.py::test_cross_attention_with_the_groups_of_the_state_is_right",
         way_out="give the layer the groups of Megatron's state",
-        tried="tests/real/test_advice.py::test_cross_attention_with_the_groups_of_the_state_is_right",
+        tried="tests/real/test_advice_megatron.py::test_cross_attention_with_the_groups_of_the_state_is_right",
     ),
     _silent(
         id="megatron.mtp-recompute-group",
@@ -540,9 +540,9 @@ DEFECTS = (
         ),
         sites=("megatron.core.transformer.moe.router:TopKRouter.routing",),
         upstream=("NVIDIA/Megatron-LM#6115",),
-        shown="tests/real/test_advice.py::test_aux_loss_balances_the_same_packed_or_not",
+        shown="tests/real/test_advice_megatron.py::test_aux_loss_balances_the_same_packed_or_not",
         way_out="moe_router_load_balancing_type=aux_loss, which balances all tokens of a micro-batch",
-        tried="tests/real/test_advice.py::test_aux_loss_balances_the_same_packed_or_not",
+        tried="tests/real/test_advice_megatron.py::test_aux_loss_balances_the_same_packed_or_not",
     ),
     _silent(
         id="megatron.fp32-residual-rounded",
@@ -575,8 +575,8 @@ DEFECTS = (
             f"{_DISTRIBUTED}._build_model_and_main_param_groups",
             "megatron.core.optimizer.cpu_offloading.hybrid_optimizer:HybridDeviceOptimizer.__init__",
         ),
-        shown="tests/real/test_advice.py::test_an_offloaded_optimizer_steps_weights_in_bfloat16",
+        shown="tests/real/test_advice_megatron.py::test_an_offloaded_optimizer_steps_weights_in_bfloat16",
         way_out="keep no weights in float32",
-        tried="tests/real/test_advice.py::test_an_offloaded_optimizer_steps_weights_in_bfloat16",
+        tried="tests/real/test_advice_megatron.py::test_an_offloaded_optimizer_steps_weights_in_bfloat16",
     ),
 )

@@ -45,4 +45,15 @@ DEFECTS = (
         when=all_of(*_WHITENED, beyond("some rank has no token of a response")),
         patch="miles.whiten-over-cp",
     ),
+    _silent(
+        id="miles.whitening-cancels",
+        summary="The variance of large advantages is lost in float32: they are off, or NaN.",
+        met="--normalize-advantages with advantages far from 0, whatever the context parallel size.",
+        when=all_of(
+            switched("normalize_advantages"),
+            beyond("advantages are far from 0, as with rewards in the thousands"),
+        ),
+        patch="miles.whiten-over-cp",
+        only=("0.0.2",),
+    ),
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks import UPSTREAMS
+from checks import SEED, UPSTREAMS
 from repetitions import pytest_runtest_setup
 
 from overlay.compat.ranks.warm import Program
@@ -89,3 +89,11 @@ def _printed(command: list[str], environ: dict[str, str]) -> dict[str, Any]:
     if status:
         return {"error": errors[-4000:] or f"exit status {status}"}
     return dict(json.loads(said.splitlines()[-1]))
+
+
+@pytest.fixture
+def said(
+    name: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> Callable[[str], dict[str, Any]]:
+    """Return the function that runs a program on a release and returns what it printed."""
+    return lambda text: findings(listed(name), text, SEED)
