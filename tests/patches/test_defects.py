@@ -143,7 +143,7 @@ KNOWN_WITHOUT_DEFAULT = {
 #: What verl 0.7.1 composes for RL by default, as far as the cases below ask for it.
 COMPOSED = """
 actor_rollout_ref:
-  actor: {use_dynamic_bsz: false}
+  actor: {use_dynamic_bsz: false, megatron: {context_parallel_size: 1}}
   model: {lora_rank: 0, lora: {rank: 0, merge: false}}
   ref: {log_prob_use_dynamic_bsz: false}
   rollout:
