@@ -133,7 +133,10 @@ def recognise(
     best = max(dialects, key=lambda dialect: scores[dialect.name])
     if not scores[best.name]:
         known = ", ".join(dialect.name for dialect in dialects)
-        raise SettingsError(f"{file} has no setting that overlay knows; it can be {known}")
+        other = f", and takes settings from {', '.join(elsewhere)}: give the command line that it starts"
+        raise SettingsError(
+            f"{file} has no setting that overlay knows{other if elsewhere else f'; it can be {known}'}"
+        )
     declared, missing = options(best, read)
     defaults = declared | best.defaults
     # A word after a switch is no value of it, and may be any number of settings.

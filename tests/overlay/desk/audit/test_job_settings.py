@@ -156,6 +156,13 @@ def test_other_ways_to_write_settings(name: str, text: str, word: str, tmp_path:
     assert answer(a_defect(), settings(tmp_path, text, name)).word == word
 
 
+def test_a_script_that_takes_all_from_elsewhere_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    """A file whose name is not known may set the arrays anew that stand above it."""
+    text = "A=(--ranks 2)\nBASE=1 source $(name).sh\npython x.py --label y ${A[@]}"
+    with pytest.raises(SettingsError, match=r"takes settings from .*: give the command line that it starts"):
+        settings(tmp_path, text)
+
+
 def test_overrides_are_of_the_configuration_that_hydra_names_beside_them(tmp_path: Path) -> None:
     overrides = tmp_path / "overrides.yaml"
     overrides.write_text("- a.ranks=2\n")
