@@ -152,14 +152,21 @@ FLAGS = Dialect(
         ("no_rope_fusion", "True", "apply_rope_fusion", False),
         # slime makes the model from the checkpoint then, and hands it none of these.
         *(("megatron_to_hf_mode", "bridge", key, ...) for key in _OF_THE_MODEL),
-        # So does Megatron.
-        *(("use_checkpoint_args", "True", key, ...) for key in _OF_THE_MODEL),
-        *(("use_mp_args_from_checkpoint_args", "True", key, ...) for key in _OF_THE_LAYOUT),
         # slime makes one limit of the other.
         ("rollout_max_context_len", "*", "rollout_max_prompt_len", ...),
     ),
-    # Files whose settings go before those of the command line: slime's, and Megatron's.
-    whole={"custom_config_path": (), "megatron_config_path": (), "yaml_cfg": ()},
+    decided=(
+        ("custom_config_path", "*", ()),  # slime's file
+        ("megatron_config_path", "*", ()),  # slime's, too
+        ("yaml_cfg", "*", ()),
+        ("use_checkpoint_args", "*", _OF_THE_MODEL),
+        ("use_mp_args_from_checkpoint_args", "*", _OF_THE_LAYOUT),
+        # A function of the user's own, which may call upstream's.
+        ("loss_type", "custom_loss", ("loss_type",)),
+    ),
+    programs=(
+        "train.py", "*/train.py", "train_async.py", "*/train_async.py", "pretrain_*.py", "*/pretrain_*.py",
+    ),
     sources=(
         "slime/utils/arguments.py",
         "slime/backends/megatron_utils/arguments.py",
@@ -223,11 +230,12 @@ VERL = Dialect(
         "config_name": ("ppo_trainer*", "ppo_megatron_trainer*", "sft_trainer*"),
         "config_path": ("config",),  # that of verl itself
         "config_dir": (),
-        # Trainers that generate apart from training take configurations of their own by default.
-        "rollout.nnodes": (),
-        "rollout.n_gpus_per_node": (),
-        "async_training.staleness_threshold": (),
     },
+    programs=(
+        "verl.trainer.main_ppo", "verl.trainer.main_ppo_sync", "verl.trainer.main_ppo_v0",
+        "verl.trainer.sft_trainer", "verl.trainer.sft_trainer_ray", "*verl/trainer/main_ppo.py",
+        "*verl/trainer/sft_trainer.py", "*verl/trainer/sft_trainer_ray.py",
+    ),
     # What verl has composed itself, for whoever wants to see all of it.
     aside={
         "tensor_model_parallel_size": ("*.rollout.*", "*.inference.*"),

@@ -109,6 +109,12 @@ class Dialect(Record):
     #: By the key of a setting that names a whole configuration, patterns of those whose defaults are in
     #: `sources`: beside another one no default is known.
     whole: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 -- a record is never changed
+    #: Patterns of the words by which the programs are started that take these settings and no others: with
+    #: another one, no default is known.
+    programs: tuple[str, ...] = ()
+    #: Settings, with patterns of their values, that name a file or a checkpoint which goes before what is
+    #: given, and the settings that it decides; none for all.
+    decided: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     #: Files of the upstreams that declare the options: Python with a parser or with classes of fields, or
     #: YAML with the whole configuration. Where all are there, what a file of settings names besides is
     #: unknown.

@@ -116,9 +116,14 @@ def _holds(condition: Setting, one: Any) -> bool | None:
             return False
         # A switch has no number: its value may stand where nobody looks.
         return one > condition.above if isinstance(one, (int, float)) and one is not True else None
-    if condition.among:
-        return any(_same(one, wanted) for wanted in condition.among)
-    return not any(_same(one, wanted) for wanted in condition.other)
+    wanted = condition.among or condition.other
+    if any(_same(one, value) for value in wanted):
+        return bool(condition.among)
+    if None in condition.other or one is None:
+        return not condition.among
+    # Some read 1 and "yes" as a switch that is on.
+    alike = isinstance(one, bool) == any(isinstance(value, bool) for value in wanted)
+    return not condition.among if alike else None
 
 
 def _same(one: Any, wanted: Any) -> bool:

@@ -136,7 +136,12 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
 
 def read_settings(path: str, tree: InstalledTree) -> JobSettings:
     """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
-    return job_settings.recognise(path, settings_file.read(path), dialects(), tree.read)
+    return job_settings.recognise(
+        path,
+        settings_file.read(path, [one for dialect in dialects() for one in dialect.programs]),
+        dialects(),
+        tree.read,
+    )
 
 
 def _sorted(findings: Iterable[Finding]) -> list[Finding]:

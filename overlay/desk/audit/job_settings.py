@@ -39,14 +39,27 @@ class JobSettings(Record):
 
     def look_up(self, key: str) -> list[tuple[str, Any, str]]:
         """Return where a setting is given, its value and a remark on that; empty if nothing is known."""
+        for source, pattern, decided in self.dialect.decided:
+            if key in (decided or (key,)) and self._says(source, pattern):
+                return [(key, Open(f"decided by {source}"), "")]
         aside = self.dialect.aside.get(key, ())
         named = [(full, one, "") for full, one in self.values.items() if means(full, key, aside)]
+        implied = self._implied(key)
         if named and key in self.dialect.defaults:
-            return named
+            # What decides for all roles decides for those that the file leaves out.
+            return named + (implied or [] if "." in named[0][0] else [])
         if named:
             # A role that the file leaves out has upstream's default, whatever the file says of another.
             return named + [one for one in self._defaults(key, aside) if "." in one[0]]
-        implied = self._implied(key)
+        return self._left_out(key, aside, implied)
+
+    def _says(self, key: str, pattern: str) -> bool:
+        said = self.values.get(key)
+        return said is not None and said is not False and fnmatchcase(str(said), pattern)
+
+    def _left_out(
+        self, key: str, aside: tuple[str, ...], implied: list[tuple[str, Any, str]] | None
+    ) -> list[tuple[str, Any, str]]:
         if implied is not None or self.elsewhere:
             return implied or []
         if key in self.dialect.defaults:

@@ -28,23 +28,19 @@ _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])(.*))?\}
 _SPREAD = re.compile(r'"?\$\{(\w+)\[[@*]\](?:\+"?\$\{\1\[[@*]\]\}"?)?\}"?')
 #: Words that the script was given itself: none.
 _GIVEN = re.compile(r'"?\$(?:[@*]|\{[@*](?::\d+)?\})"?')
-#: Builtins that change the variables they name, and those that change them by an assignment alone.
-_SETTERS = (
-    "declare",
-    "for",
-    "getopts",
-    "let",
-    "local",
-    "mapfile",
-    "printf",
-    "read",
-    "readarray",
-    "set",
-    "unset",
-)
-_MARKERS = ("export", "readonly")
+#: Builtins that set the variables they name, and those that do so by an assignment alone.
+_SETTERS = ("for", "getopts", "let", "mapfile", "read", "readarray", "select", "set", "unset")
+_MARKERS = ("declare", "export", "local", "readonly", "typeset")
+#: All others that a shell has: they may change anything.
+_BUILTINS = (
+    "alias", "bind", "compgen", "complete", "compopt", "coproc", "enable", "fc", "unalias",
+)  # fmt: skip
+#: Flags of `declare` after which a value is what is written.
+_PLAIN_FLAGS = re.compile(r"[-+][agprx]+")
 #: Before a command, which they start as it is.
 _AS_IT_IS = ("command", "builtin", "time")
+#: Among the names of what cannot be told: everything.
+_ALL = "*"
 _OPENERS = ("if", "do", "{")
 _CLOSERS = ("fi", "done", "}", "esac")
 _KEYWORDS = (*_OPENERS, *_CLOSERS, "!", "[[", "case", "elif", "else", "function", "then", "until", "while")
@@ -158,6 +154,7 @@ class _Script:
         #: Whether a command before this one decides on it, or it runs in a shell of its own.
         self._chained = False
         self._ended = False
+        self._returned = False
         #: The command so far, and what stands before it.
         self._words: list[str] = []
         self._before = ""
@@ -167,7 +164,7 @@ class _Script:
         self._paths.append(path)
         tokens = _tokens(file_text(path).replace("\r\n", "\n"))
         for is_operator, text in tokens:
-            if self._ended:
+            if self._ended or self._returned:
                 break
             if is_operator and re.search("[<>]", text):
                 next(tokens, None)
@@ -177,6 +174,7 @@ class _Script:
                 self._words.append(text)
             else:
                 self._open_or_close(text, tokens)
+        self._returned = False
         self._paths.pop()
 
     def _operate(self, operator: str, tokens: Iterator[tuple[bool, str]]) -> None:
@@ -185,6 +183,7 @@ class _Script:
         if operator == "(":
             # After a name, those of a function.
             self._before = "function" if len(words) == 1 else before
+            self._loose.update(f"{word}()" for word in words[:1])
             self._within += [] if self._before == "function" else ["("]
             return
         self._chained = before in ("&&", "||") or "|" in (before, operator)
@@ -209,7 +208,7 @@ class _Script:
         elif word in _CLOSERS:
             del self._within[-1:]
         elif word == "function":
-            next(tokens, None)
+            self._loose.update(f"{one}()" for _, one in [next(tokens)])
             self._before = word
 
     def _pass_pattern(self, tokens: Iterator[tuple[bool, str]]) -> None:
@@ -218,30 +217,82 @@ class _Script:
             del self._within[-1:]
 
     def _statement(self, words: list[str]) -> None:
-        name = words[0]
         # Variables may be set for a command alone, and a name be the shell's own.
         command = [*dropwhile(lambda word: word in _AS_IT_IS or _ASSIGNED.match(word), words)]
-        if all(map(_ASSIGNED.match, words)) or name in _SETTERS or name in _MARKERS:
+        if command and command[0].startswith("-") and words[0] in _AS_IT_IS:
+            command = words
+        name = command[0].lstrip("\\") if command else ""
+        if not command:
             for word in words:
-                if _ASSIGNED.match(word):
-                    self._assign(word)
-                elif name not in _MARKERS:
-                    self._loose.add(word)
-        elif command[:1] and command[0].lstrip("\\") in ("source", "."):
+                self._assign(word)
+        elif name in _MARKERS:
+            self._declare(command[1:])
+        elif name in _SETTERS or (name in ("printf", "wait") and re.search(r" -\w*[vp]", " ".join(command))):
+            self._set(name, command[1:])
+        elif name in ("source", "."):
             for word in filter(_ASSIGNED.match, words[: len(words) - len(command)]):
                 self._assign(word)
             self._source("".join(word for one in command[1:2] for word, _ in self._expanded(one)))
-        elif name == "exit":
-            self._ended = not self._within and not self._chained
-        elif name.startswith("(("):
-            self._loose.update(re.findall(r"[A-Za-z_]\w*", name))
-        else:
+        elif not self._forgets(name, command):
             # What begins with a flag is a part of a command, and not of a script.
-            self._foreign = self._foreign or name == "eval" or name.startswith("-")
-            self._loose.update(self._known if name == "eval" else ())
-            while _ASSIGNED.match(words[0]):
-                words = words[1:]
-            self.commands.append([one for word in words for one in self._expanded(word)])
+            self._foreign = self._foreign or name.startswith("-")
+            known = [one for word in command for one in self._expanded(word)]
+            # A function that is called like a program is none.
+            self.commands.append([(f"{name}()", True), *known[1:]] if f"{name}()" in self._loose else known)
+        self._leave(name, command)
+
+    def _forgets(self, name: str, command: list[str]) -> bool:
+        """Return whether something runs that can change variables in a way that is not followed."""
+        if name.startswith("(("):
+            self._loose.update(re.findall(r"[A-Za-z_]\w*", name))
+        elif name == "eval":
+            self._forget()
+            return False  # it may start the job
+        elif name in _BUILTINS or (name == "trap" and {"DEBUG", "ERR", "RETURN"} & {*command}):
+            self._loose.add(_ALL)
+        elif re.match(r"[A-Za-z_]\w*\[.*=", name):
+            self._loose.add(name.partition("[")[0])
+        else:
+            return False
+        return True
+
+    def _leave(self, name: str, command: list[str]) -> None:
+        """Note that a script ends here, or a file that it reads; nobody knows if a branch says so."""
+        sure = not self._within and not self._chained
+        if name == "exit" or (name == "exec" and len(command) > 1):
+            self._ended = sure
+        elif name == "return" and "function" not in self._within:
+            self._returned = sure
+            self._loose.update(() if sure else (_ALL,))
+
+    def _declare(self, words: list[str]) -> None:
+        """Follow a builtin that sets what it is given with a value; with some flags it is another value."""
+        plain = all(_PLAIN_FLAGS.fullmatch(word) for word in words if word[0] in "-+")
+        for word in words:
+            if plain and _ASSIGNED.match(word):
+                self._assign(word)
+            elif any(word[0] == "-" and "n" in word for word in words):
+                self._loose.add(_ALL)  # a name for another variable
+            elif not plain:
+                self._loose.add(re.split(r"[\[+=]", word)[0])
+
+    def _set(self, name: str, words: list[str]) -> None:
+        """Forget what a builtin sets, all if that is not written out."""
+        named = words[:1] if name in ("for", "select") else words
+        if name == "set":
+            given = [
+                word for word in words if not re.fullmatch(r"[-+]\w+|pipefail|\w*(trace|exit|unset)", word)
+            ]
+            self._loose.update(["--"] if given else [])
+        elif any("$" in word or "`" in word for word in named):
+            self._forget()
+        else:
+            self._loose.update(re.findall(r"[A-Za-z_]\w*", " ".join(named)), ("REPLY", "MAPFILE", "OPTARG"))
+
+    def _forget(self) -> None:
+        """Note that any variable may have been set by what is not read."""
+        self._foreign = True
+        self._loose.update(self._known)
 
     def _source(self, name: str) -> None:
         """Read a file beside the script or in a folder above it.
@@ -249,6 +300,8 @@ class _Script:
         The folder is often a variable, that of the script or of its checkout, or it is called as in an image.
         """
         tail = re.sub(r"^(\$(\{\w+\}|\w+|\(.*\)))?/", "", name)
+        if os.path.isabs(name) and os.path.isfile(name) and name not in self._paths:
+            return self.read(name)
         above = list(Path(self._paths[-1]).absolute().parents)
         # A name alone is that of other files, too.
         tails = [tail] + [tail.split("/", cut)[-1] for cut in range(1, tail.count("/"))]
@@ -257,12 +310,12 @@ class _Script:
                 if (folder / one).is_file() and str(folder / one) not in self._paths:
                     return self.read(str(folder / one))
         self.missing.append(name)
-        self._foreign = True
-        self._loose.update(self._known)
+        self._forget()
         return None
 
     def _assign(self, word: str) -> None:
         name, index, more, text = _ASSIGNED.match(word).groups()  # type: ignore[union-attr]
+        self._loose.update((_ALL,) if name == "IFS" else ())
         value: Any = None
         if text.startswith("(") and not index:
             inner = [one for operator, one in _tokens(text[1:-1]) if not operator]
@@ -283,7 +336,7 @@ class _Script:
 
     def _value(self, name: str, unset: Any) -> Any:
         """Return what a variable stands for, `None` if that cannot be told, `unset` if nothing sets it."""
-        if name in self._loose or "function" in self._within:
+        if name in self._loose or _ALL in self._loose or "function" in self._within:
             return None
         return self._known.get(name, None if self._foreign else unset)
 

@@ -9,6 +9,8 @@ import os
 import re
 import shlex
 from contextlib import suppress
+from fnmatch import fnmatchcase
+from itertools import pairwise
 
 from overlay.desk.audit.script import commands, file_text
 from overlay.errors import SettingsError
@@ -16,64 +18,82 @@ from overlay.model.record import TYPE_CHECKING
 from overlay.source.conditions import Open
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
+    from overlay.desk.audit.script import Word
+
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
-_OVERRIDE = re.compile(
-    r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|[a-z]\w*@\w[\w.]*|(?:model_)?engine)=(.*)$", re.DOTALL
-)
-#: Words in the place of which there may be settings, and those of an array, which are no value of a flag.
+_OVERRIDE = re.compile(r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|(?:model_)?engine)=(.*)$", re.DOTALL)
+#: Words in the place of which there may be any number of settings, and which are no value of a flag then.
 _UNTOLD = re.compile(r"\$(?:[\w@*]+|\{[^{}]*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
-#: Words that take in a file of Hydra's: another one of a group, or one beside those that are there.
-_CHOICE = re.compile(r"\+{1,2}[A-Za-z_]\w*=.+|\+{0,2}[A-Za-z_]\w*(?:/\w+)+(?:@[\w.]*)?=.+")
-#: Words that take another file of a group in the place of the one that the job's other settings are of.
-_GROUP = re.compile(r"[a-z]\w*(?:@[a-z][\w.]*)?=[\w./-]+")
+#: What starts a program and hands it what stands behind it.
+_LAUNCHERS = (
+    "env", "exec", "mpirun", "nohup", "nsys", "numactl", "python*", "ray", "srun", "stdbuf", "time",
+    "timeout", "torchrun", "uv",
+)  # fmt: skip
+#: A value by which Hydra means several, or calls a function of its own.
+_SWEPT = re.compile(r"[^\[{]*[,(\\].*", re.DOTALL)
+#: Words that a text in YAML has if it is a command or a part of one.
+_COMMAND = re.compile(r"(?:^|\s)(?:--[A-Za-z]|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=)")
 #: Hydra's short names of its options.
 _SHORT = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir"}
 _SPREAD = re.compile(r"\$\{\w+\[[@*]")
+#: In the place of a path in YAML: what it takes from elsewhere.
+_ELSEWHERE = ""
+#: Said of overrides alone.
+_UNNAMED = "the configuration that it overrides (give --config-name, or the config.yaml of the run)"
 #: Settings in a file: beyond them it is none of a job.
 _MOST_SETTINGS = 20_000
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
 
 
-def read(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def read(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the settings in a file by key, and what it takes from elsewhere, where there may be more.
 
     What a script reads beside itself is read too. Raises `SettingsError`.
+
+    Args:
+        path: The file.
+        programs: Patterns of those that a script may start without an effect on what it leaves out.
+
     """
     if path.endswith((".yaml", ".yml", ".json")):
         found = in_yaml(file_text(path), path)
+        if any(key.partition(".")[0] in ("_wandb", "wandb_version") for key in found):
+            raise SettingsError(
+                f"{path} is written by wandb: give .hydra/config.yaml of the run, or its command line"
+            )
+        elsewhere = list(found.pop(_ELSEWHERE, ()))
         composed = [key for key in found if key == "defaults" or key.startswith("defaults.")]
-        elsewhere = ["its list of defaults (give the .hydra/config.yaml of a run)"] if composed else []
-        if os.path.basename(path) == "overrides.yaml":
+        elsewhere += ["its list of defaults (give the .hydra/config.yaml of a run)"] if composed else []
+        if _UNNAMED in elsewhere:
             _name_configuration(path, found, elsewhere)
         found = {key: one for key, one in found.items() if key not in composed}
     else:
-        found, elsewhere = _in_script(path)
+        found, elsewhere = _in_script(path, programs)
     if not found:
         raise SettingsError(f"there are no settings in {path}: no command with --flag or a.b=c, no YAML")
-    return found, tuple(elsewhere)
+    return found, tuple(dict.fromkeys(elsewhere))
 
 
 def _name_configuration(path: str, found: dict[str, Any], elsewhere: list[str]) -> None:
     """Add the configuration that overrides are of: Hydra writes its name into a file beside them."""
     beside = os.path.join(os.path.dirname(path), "hydra.yaml")
-    try:
-        found.setdefault("config_name", in_yaml(file_text(beside), beside)["hydra.job.config_name"])
-    except (SettingsError, KeyError):
-        elsewhere.append("the configuration that it overrides (give the config.yaml beside it)")
+    with suppress(SettingsError, KeyError):
+        found["config_name"] = in_yaml(file_text(beside), beside)["hydra.job.config_name"]
+        elsewhere.remove(_UNNAMED)
 
 
-def _in_script(path: str) -> tuple[dict[str, Any], list[str]]:
+def _in_script(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the settings of the job that a script starts, or those that stand one on each line."""
     lines, missing = commands(path)
-    jobs = [_Job(line[1:]) for line in lines if not _begins(line)]
+    jobs = [_started(line, programs) for line in lines if line and not _begins(line)]
     most = max((len(job.settings()) for job in jobs), default=0)
     if most:  # one that has far fewer prepares the job, or waits for it
         jobs = [job for job in jobs if 2 * len(job.settings()) >= most]
     else:
-        jobs = [_Job(word for line in lines if _begins(line) for word in line)]
+        jobs = [_unstarted(word for line in lines if _begins(line) for word in line)]
     found: dict[str, Any] = {}
     for job in jobs:
         found |= job.settings()
@@ -84,29 +104,46 @@ def _in_script(path: str) -> tuple[dict[str, Any], list[str]]:
     return found, [*elsewhere, *(missing if elsewhere or not most else ())]
 
 
-def _begins(line: list[tuple[str, bool]]) -> bool:
+def _begins(line: list[Word]) -> bool:
     """Return whether a line begins with a setting: it is no command then."""
     return bool(line) and bool(_FLAG.match(line[0][0]) or _OVERRIDE.match(line[0][0]))
 
 
-class _Job:
-    """The settings that one command line has."""
+def _started(line: list[Word], programs: Sequence[str]) -> _Job:
+    """Return what a command line gives its program; one that is not known may add to it, or be no program."""
+    at = next(
+        (at for at, (word, _) in enumerate(line) if any(fnmatchcase(word, one) for one in programs)), None
+    )
+    first = os.path.basename(line[0][0])
+    job = _Job(line[1 if at is None else at + 1 :])
+    if at is None or (at and not any(fnmatchcase(first, one) for one in _LAUNCHERS)):
+        shown = [word for (before, _), (word, _) in pairwise(line) if word.endswith(".py") or before == "-m"]
+        job.elsewhere.insert(0, f"the program {shown[0] if shown and at is None else line[0][0]}")
+    return job
 
-    def __init__(self, words: Iterable[tuple[str, bool]]) -> None:
+
+def _unstarted(words: Iterable[Word]) -> _Job:
+    """Return the settings in words alone: what overrides leave out, the program decides that they are for."""
+    job = _Job(words)
+    found = job.settings()
+    job.elsewhere += [_UNNAMED] if "config_name" not in found and any("." in key for key in found) else []
+    return job
+
+
+class _Job:
+    """The settings that a program is given."""
+
+    def __init__(self, words: Iterable[Word]) -> None:
         self._found: dict[str, list[Any]] = {}
         #: The settings that only a branch gives.
         self._perhaps: set[str] = set()
-        #: What stands for any number of words.
+        #: What stands for any number of words, or is not known.
         self.elsewhere: list[str] = []
-        groups: list[str] = []
         #: The flag that the next word may be a value of.
         self._flag = ""
         for word, sure in words:
             name, equals, rest = word.partition("=")
             self._take(f"{_SHORT.get(name, name)}{equals}{rest}", sure=sure)
-            groups += [word] if _GROUP.fullmatch(word) else []
-        roots = {key.partition(".")[0] for key in self._found if "." in key}
-        self.elsewhere += [word for word in groups if "@" in word or word.partition("=")[0] in roots]
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by key."""
@@ -122,14 +159,15 @@ class _Job:
             self._put(self._flag, [] if option[2] is None else [value(option[3])], sure=sure)
             self._flag = self._flag if option[2] is None else ""
         elif override:
-            self._put(override[1], [value(override[2])], sure=sure)
+            swept = _SWEPT.fullmatch(override[2])
+            self._put(override[1], [Open(override[2]) if swept else value(override[2])], sure=sure)
             inside = override[2] if override[2].startswith("{") else ""
             for key, inner in re.findall(r"([\w.]+) *: *([^,{}]+)", inside):
                 self._put(f"{override[1]}.{key}", [value(inner)], sure=sure and inside.count("{") == 1)
         elif flag and word != "--" and not _SPREAD.search(word) and not (unclear and self._found[flag]):
             self._put(flag, [*self._found[flag], value(word)], sure=sure and flag not in self._perhaps)
             self._flag = flag
-        elif unclear or word.endswith(".sh") or _CHOICE.fullmatch(word):
+        elif word not in ("", "--"):
             self.elsewhere.append(word)
 
     def _put(self, key: str, values: list[Any], *, sure: bool) -> None:
@@ -192,19 +230,28 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
         isinstance(data, list) and path and all(isinstance(one, str) and "=" in one for one in data) and data
     ):
         # Overrides, as Hydra writes them beside its configurations.
-        found.update(_listed(data))
+        _take_list(data, found)
     elif isinstance(data, list) and not path:
-        found.update(_listed(data))
+        _take_list(data, found)
     elif path:
         found[path] = (
             value(data) if isinstance(data, str) else _items(data) if isinstance(data, list) else data
         )
+        texts = data if isinstance(data, list) else [data]
+        if any(isinstance(one, str) and _COMMAND.search(one) for one in texts):
+            _add_elsewhere(found, f"the text of {path}")
 
 
-def _listed(data: list[Any]) -> dict[str, Any]:
-    """Return the settings in a list of flags and overrides, and what it takes from elsewhere as defaults."""
-    job = _Job((word, True) for one in data for word in shlex.split(str(one)))
-    return job.settings() | ({"defaults": tuple(job.elsewhere)} if job.elsewhere else {})
+def _add_elsewhere(found: dict[str, Any], *words: str) -> None:
+    found[_ELSEWHERE] = (*found.get(_ELSEWHERE, ()), *words)
+
+
+def _take_list(data: list[Any], found: dict[str, Any]) -> None:
+    """Put the settings of a list of flags and overrides into `found`."""
+    job = _unstarted((word, True) for one in data for word in shlex.split(str(one)))
+    found.update(job.settings())
+    if job.elsewhere:
+        _add_elsewhere(found, *job.elsewhere)
 
 
 def _items(data: list[Any]) -> tuple[Any, ...]:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from overlay.desk.audit.job_settings import JobSettings
 
 
+#: Those that take no settings from elsewhere.
+PROGRAMS = ("x", "x.py")
+
+
 def settings(tmp_path: Path, text: str, name: str = "run.sh") -> JobSettings:
     (tmp_path / name).write_text(text)
     (tmp_path / "lib").mkdir(exist_ok=True)
@@ -31,12 +35,12 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> JobSettings:
         "class C:\n    depth: int = 3\n"
     )
     read = write(tmp_path).read
-    return recognise(name, settings_file.read(str(tmp_path / name)), (DIALECT,), read)
+    return recognise(name, settings_file.read(str(tmp_path / name), PROGRAMS), (DIALECT,), read)
 
 
 def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     (tmp_path / "given.sh").write_text(text)
-    return settings_file.read(str(tmp_path / "given.sh"))
+    return settings_file.read(str(tmp_path / "given.sh"), PROGRAMS)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,8 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ),
         ("python x.py a.b=1 --ranks=2 a=mine", "untold", "fast is not in the file"),
         ("python x.py --ranks=2 part@a.b=mine", "untold", "fast is not in the file"),
-        ("python x.py a.b=1 --ranks=2 /a/b=c d=/e/f=g +h.i=1", "not-met", "fast is off"),
+        ("python x.py a.b=1 --ranks=2 odd", "untold", "fast is not in the file"),
+        ("python x.py a.b=1 --ranks=2 +h.i=1", "not-met", "fast is off"),
         ("python x.py $ARGS --ranks 2", "untold", "fast is not in the file"),
         ("python x.py --ranks 2 > $LOG", "not-met", "fast is off"),
         (
@@ -96,6 +101,34 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("bash y.sh --ranks 2", "untold", "fast is not in the file"),
         ("read N <<< 4\nx --fast --ranks $N", "untold", "ranks is $N"),
         ("N=2 y\nx --fast --ranks ${N:-1}", "not-met", "ranks is 1"),
+        # What may change a variable otherwise than by an assignment to its name.
+        ("N=1\nIFS=, read -ra N <<< 4,5\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\nread -r $NAME <<< 4\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("read <<< 4\nx --fast --ranks ${REPLY:-1}", "untold", "ranks is ${REPLY:-1}"),
+        ("N=1\nprintf -v N 2\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\ntypeset N=2\nx --fast --ranks $N", "met", "ranks is 2"),
+        ("declare -i N=1+1\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\ndeclare -n M=N\nM=2\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("A=(--ranks 1)\nA[${I[0]}]=2\nx --fast ${A[@]}", "untold", "ranks is not"),
+        ("declare -A A=([a]=--fast)\nx --ranks 2 ${A[@]}", "untold", "fast is not"),
+        ("N=1\nalias x='x --cp 2'\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\ntrap 'N=2' DEBUG\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("IFS=,\nN=1\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("set -euo pipefail\nx --ranks 2 $@", "not-met", "fast is off"),
+        ("N=1\ncommand -v y\nx --fast --ranks ${N} ${NEVER[@]}", "not-met", "ranks is 1"),
+        ("source nowhere.sh || exit 1\nx --ranks 2 ${M[@]}", "untold", "fast is not"),
+        # Who starts it may add to it.
+        ("x() { command x --fast $@; }\nx --ranks 2", "untold", "in one command of several"),
+        ('function go {\n "$@" --fast\n}\ngo x --ranks 2', "untold", "in one command of several"),
+        ("./start x --ranks 2", "untold", "fast is not in the file"),
+        ("python3 -m mine --ranks 2", "untold", "fast is not in the file"),
+        ("exec torchrun --nproc-per-node 8 x.py --ranks 2\nx --fast", "not-met", "fast is off"),
+        ("a.ranks=2", "untold", "fast is not in the file"),
+        ("a.ranks=2 --config-name=big", "not-met", "fast is off"),
+        ("x --ranks=2 +fast.y=1 a.b=1,2 'a.c=choice(1,2)'", "not-met", "fast is off"),
+        ("x a.fast=false,true --ranks=2", "untold", "a.fast is false,true"),
+        ("x --ranks=2 ~a.b a.b=1", "untold", "fast is not in the file"),
+        ("x --ranks 2 --fast 1", "untold", "fast is 1"),
     ],
 )
 def test_a_command_line(text: str, word: str, why: str, tmp_path: Path) -> None:
@@ -109,6 +142,19 @@ def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
     found = settings(tmp_path, 'source "${HERE}/model.sh"\npython x.py --ranks 2 ${MORE[@]}')
     assert found.elsewhere == ()
     assert answer(a_defect(), found).word == "met"
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("N=1\nreturn 0\nN=2\n", "not-met"),
+        ("N=1\n[ -n $DONE ] && return\nN=2\n", "untold"),
+        ("f() {\n  return 1\n}\nN=2\n", "met"),
+    ],
+)
+def test_a_file_that_is_sourced_may_end_early(text: str, word: str, tmp_path: Path) -> None:
+    (tmp_path / "more.sh").write_text(text)
+    assert answer(a_defect(), settings(tmp_path, "source more.sh\nx --fast --ranks $N")).word == word
 
 
 def test_a_variable_with_a_default_is_taken_from_the_environment(
@@ -146,6 +192,9 @@ def test_what_is_sourced_by_its_place_in_an_image_is_found_above_the_script(
         ("run.yaml", "--ranks: 2\n--fast: true\n", "met"),
         ("run.yaml", "TEST_TYPE: x\nMODEL_ARGS:\n  --ranks: 2\n  --fast: true\n", "met"),
         ("run.json", '{"ranks": 2, "fast": true}', "met"),
+        ("run.yaml", "ranks: 2\nargs: --fast\n", "untold"),
+        ("run.yaml", "ranks: 2\nargs: [--fast, --more]\n", "untold"),
+        ("run.yaml", "ranks: 2\nentrypoint: python x.py a.fast=true\n", "untold"),
         ("run.yaml", "common: &c {ranks: 2}\n<<: *c\nfast: true", "met"),
         ("run.yaml", "ranks: 2\nfast: true\nother: &o [1, [2, {b: *o}]]", "met"),
         ("run.yaml", "1: 2\nnull: 3\n2020-01-01: x\nranks: 2\nfast: true", "met"),
@@ -166,10 +215,10 @@ def test_a_script_that_takes_all_from_elsewhere_is_refused_with_the_way_out(tmp_
 def test_overrides_are_of_the_configuration_that_hydra_names_beside_them(tmp_path: Path) -> None:
     overrides = tmp_path / "overrides.yaml"
     overrides.write_text("- a.ranks=2\n")
-    found, elsewhere = settings_file.read(str(overrides))
+    found, elsewhere = settings_file.read(str(overrides), PROGRAMS)
     assert (found, bool(elsewhere)) == ({"a.ranks": 2}, True)
     (tmp_path / "hydra.yaml").write_text("hydra: {job: {config_name: big}}\n")
-    assert settings_file.read(str(overrides)) == ({"a.ranks": 2, "config_name": "big"}, ())
+    assert settings_file.read(str(overrides), PROGRAMS) == ({"a.ranks": 2, "config_name": "big"}, ())
 
 
 def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
@@ -203,8 +252,11 @@ def test_a_default_of_the_installation_counts_where_no_other_is_known(tmp_path: 
     [
         (above("k", 0), True, "untold"),
         (above("k", 0), None, "not-met"),
-        (among("k", 1), True, "not-met"),
-        (among("k", True), 1, "not-met"),
+        (among("k", 1), True, "untold"),
+        (among("k", True), 1, "untold"),
+        (among("k", True), "yes", "untold"),
+        (among("k", True), None, "not-met"),
+        (other("k", "auto"), True, "untold"),
         (among("k", "*.fast.*"), "a.fast.b", "met"),
         (other("k", 1), 1.0, "not-met"),
         (other("k", 1), 2, "met"),
@@ -312,6 +364,7 @@ def with_aliases(levels: int) -> str:
         ("run.sh", "", "there are no settings"),
         ("run.sh", "echo hello\n", "there are no settings"),
         ("run.sh", "--unheard-of 1\n", "has no setting that overlay knows"),
+        ("run.yaml", "wandb_version: 1\nranks: {value: 2}", "is written by wandb: give .hydra/config.yaml"),
         ("run.yaml", "", "there are no settings"),
         ("run.yaml", "42", "there are no settings"),
         ("run.yaml", "ranks: [2", "is not valid YAML"),
@@ -333,7 +386,7 @@ def test_what_cannot_be_settings_says_why(name: str, text: str, why: str, tmp_pa
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
-        settings_file.read(str(tmp_path / "nowhere"))
+        settings_file.read(str(tmp_path / "nowhere"), PROGRAMS)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +405,9 @@ def test_an_override_within_a_command_is_no_assignment_of_the_shell(
         marks=("*.fast",), implies=(("engine", "big", "ranks", 2), ("engine", "*", "ranks", ...))
     )
     (tmp_path / name).write_text(text)
-    found = recognise(name, settings_file.read(str(tmp_path / name)), (dialect,), write(tmp_path).read)
+    found = recognise(
+        name, settings_file.read(str(tmp_path / name), PROGRAMS), (dialect,), write(tmp_path).read
+    )
     assert answer(a_defect(), found).word == "met"
 
 
@@ -379,3 +434,23 @@ def test_beside_what_is_not_known_no_default_is(said: str, tmp_path: Path) -> No
     given_ = given_in(tmp_path, text.replace("--engine", "engine"))
     found = recognise("run.sh", given_, (dialect,), write(tmp_path).read)
     assert answer(a_defect(), found).word == "untold"
+
+
+def test_what_a_file_decides_is_not_told_by_what_is_given(tmp_path: Path) -> None:
+    dialect = DIALECT.replace(decided=(("config", "*", ()), ("load_args", "True", ("ranks",))))
+    found = settings(tmp_path, "--ranks 1 --fast").replace(dialect=dialect)
+    assert answer(a_defect(), found).word == "not-met"
+    for more, word in (
+        ({"config": "mine.yaml"}, "untold"),
+        ({"load_args": True}, "untold"),
+        ({"config": None}, "not-met"),
+    ):
+        said = answer(a_defect(), found.replace(values={"ranks": 1, "fast": True, **more}))
+        assert said.word == word, more
+
+
+def test_what_decides_for_all_roles_decides_for_one_that_is_left_out(tmp_path: Path) -> None:
+    dialect = DIALECT.replace(implies=(("config", "big", "ranks", 8),))
+    found = settings(tmp_path, "--ranks 1").replace(dialect=dialect)
+    said = answer(a_defect(), found.replace(values={"config": "big", "critic.ranks": 1, "fast": True}))
+    assert (said.word, said.why) == ("met", "ranks is 8, as config is big and fast is on")
