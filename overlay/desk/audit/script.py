@@ -227,7 +227,9 @@ class _Script:
                 self._assign(word)
         elif name in _MARKERS:
             self._declare(command[1:])
-        elif name in _SETTERS or (name in ("printf", "wait") and re.search(r" -\w*[vp]", " ".join(command))):
+        elif name in ("printf", "wait"):
+            self._set(name, re.findall(r" -[vp] ?(\S+)", " ".join(command))[:1])
+        elif name in _SETTERS:
             self._set(name, command[1:])
         elif name in ("source", "."):
             for word in filter(_ASSIGNED.match, words[: len(words) - len(command)]):
