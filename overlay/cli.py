@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
 from difflib import get_close_matches
 
 from overlay._version import __version__
-from overlay.desk import commands, lock, new, output, run
+from overlay.desk import commands, lock, output, run
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, FolderError, OutputError, folder, near, say
 from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SettingsError, SuiteError
 from overlay.runtime.engine import Engine
@@ -124,7 +123,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
         return sub
 
     run.add(choices)
-    for one in (commands, lock, new):
+    for one in (commands, lock):
         one.add(add)
     text = "run upstream's own tests with and without overlay: list, run"
     tests = choices.add_parser("suite", help=text, description=text)
@@ -138,7 +137,6 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
         from overlay.desk.prove.command import add_arguments as add_proof
 
         add_proof(proof)
-    add("schema", _schema, "print the JSON schema of what the commands print with --json")
     text = "show which patches the ranks of a job had; -o writes that, or an audit, as a page"
     report = add("report", _report, text)
     what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
@@ -156,14 +154,6 @@ def _cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
     found = look(engine)
     output.show(arguments, found.to_dict(), lambda: screen(found))
     return EXIT_LOUD if found.refused else EXIT_OK
-
-
-def _schema(_: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.desk.schema import schema
-
-    found = schema()
-    output.show(arguments, found, lambda: json.dumps(found, indent=2))
-    return EXIT_OK
 
 
 def _report(engine: Engine, arguments: argparse.Namespace) -> int:

@@ -37,7 +37,6 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     explain = add_command("explain", _explain, "show everything about one patch, and the verdict on it here")
     explain.add_argument("id", metavar="ID")
     add_sites(explain)
-    add_command("packs", _packs, "list the installed packs without importing them")
     plan = add_command("plan", _plan, "decide on the selected patches without importing anything")
     add_sites(plan)
     add_selection(plan, "what to select (default: OVERLAY_PATCHES, or all)")
@@ -85,15 +84,6 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
     data = {"patch": patch.to_dict(), "verdict": verdict.to_dict()}
     show(arguments, data, lambda: tables.explanation(patch, verdict, ",".join(wanted), engine.tested()))
     return EXIT_LOUD if verdict.loud else EXIT_OK
-
-
-def _packs(_: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.source.packs import installed
-
-    found, wanted = installed(), settings.packs()
-    data = [{**pack.to_dict(), "loaded": pack.name in wanted} for pack in found]
-    show(arguments, data, lambda: tables.packs(found, wanted))
-    return EXIT_OK
 
 
 def _plan(engine: Engine, arguments: argparse.Namespace) -> int:

@@ -12,11 +12,10 @@ OPT_IN = "opt-in"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from overlay.launch.doctor import Checkup
     from overlay.patch import Patch
-    from overlay.source.packs import Pack
     from overlay.source.table import Table
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
@@ -94,18 +93,6 @@ def checkup(item: Checkup) -> str:
     lines += ["", f"what to do:{each}" if not item.armed else "next:"]
     lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
     return "\n".join(lines)
-
-
-def packs(items: Sequence[Pack], wanted: Sequence[str]) -> str:
-    """Return the table of `overlay packs`."""
-    rows = []
-    for pack in items:
-        where = f"{pack.distribution} {pack.version}"
-        if pack.name in wanted:
-            rows.append((pack.name, "loaded", where))
-        else:
-            rows.append((pack.name, "not loaded", f"{where}; OVERLAY_PACKS={pack.name} loads it"))
-    return text.table(("pack", "state", "distribution"), rows)
 
 
 def _detail(verdict: Verdict) -> str:

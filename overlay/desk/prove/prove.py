@@ -10,7 +10,6 @@ import sys
 import tempfile
 from datetime import datetime, timezone
 
-from overlay.desk.lint import faults
 from overlay.desk.processes import Commands
 from overlay.desk.prove.contract import CRASHED, HOLDS, NO_END, NOT_RUN, RAISES, STRICTLY, WRONG
 from overlay.desk.prove.rows import File, Trial, trial, unjudged
@@ -102,7 +101,7 @@ class Prover:
         for patch, verdict in wanted:
             name = " + ".join(f"{one.project} {one.version}" for one in verdict.targets if one.version)
             found = trial(patch, tree, table, f"{name}, here")
-            why = found.refused or "; ".join(faults(patch))
+            why = found.refused
             if not (why or found.absent or judged):
                 changed = unjudged(found.choices[0], patch, table)
                 why = f"this source of {changed[0]}, which the patch replaces, is new" if changed else ""

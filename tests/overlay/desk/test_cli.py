@@ -80,7 +80,7 @@ def test_each_patch_is_explained_in_80_columns(tmp_path: Path, capsys: pytest.Ca
         assert f"Only this patch: overlay run --patches {','.join([name, *patch.requires])} COMMAND" in words
 
 
-@pytest.mark.parametrize("command", ["list", "plan", "doctor", "audit", "packs", "lock"])
+@pytest.mark.parametrize("command", ["list", "plan", "doctor", "audit", "lock"])
 def test_tables_fit_a_terminal(command: str, tmp_path: Path) -> None:
     more = ["--file", str(tmp_path / "x.lock")] if command == "lock" else []
     text = overlay(command, *more).stdout
