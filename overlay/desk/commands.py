@@ -44,7 +44,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
         "audit", _audit, "list the known defects here, and which are patched, without importing anything"
     )
     what = "a site-packages, a checkout, an unpacked wheel (default: what this Python imports)"
-    audit.add_argument("path", nargs="*", metavar="PATH", help=what)
+    audit.add_argument("path", nargs="*", type=folder, metavar="PATH", help=what)
     add_sites(audit)
     what = "the patches that fix defects (default: all, whatever OVERLAY_PATCHES says)"
     add_selection(audit, what)
@@ -111,7 +111,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.desk.audit.text import screen
     from overlay.source.source import InstalledTree
 
-    sites = [*map(folder, arguments.path), *(arguments.site or ())]
+    sites = [*arguments.path, *(arguments.site or ())]
     tree = InstalledTree(sites or None)
     given = read_settings(arguments.settings, tree) if arguments.settings else None
     by_default = arguments.patches is None

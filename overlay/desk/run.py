@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
     run.add_argument("--strict", action="store_true", help="sets OVERLAY_STRICT")
     what = "sets OVERLAY_PIN, and selects what was locked unless a selection is given"
     run.add_argument("--pin", metavar="LOCK", help=what)
-    run.set_defaults(command=_run, parser=run)
+    run.set_defaults(command=_run)
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -61,7 +61,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _run(_: Engine, arguments: argparse.Namespace) -> int:
     """Become the command, with the environment by which start-up files arm."""
     if not arguments.words:
-        arguments.parser.error("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
+        raise SelectionError("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
     environ = dict(os.environ)
     try:
         off = bool(environ.get("OVERLAY")) and not settings.armed()

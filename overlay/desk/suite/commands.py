@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.add_argument("--json", action="store_true", help="print JSON instead of text")
-        sub.set_defaults(command=command, parser=sub)
+        sub.set_defaults(command=command)
         return sub
 
     add("list", _list, "list the recipes that come with overlay")
