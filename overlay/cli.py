@@ -74,13 +74,13 @@ def _parser(asked: list[str]) -> argparse.ArgumentParser:
     text = "run upstream's own tests with and without overlay: list, run"
     tests = choices.add_parser("suite", help=text, description=text)
     if asked == ["suite"]:
-        from overlay.desk.suite.commands import add_arguments
+        from overlay.desk.suite.runner import add_arguments
 
         add_arguments(tests)
     text = "run the contracts of patches on what is installed here, upstream alone and with each patch"
     proof = add("prove", lambda *_: EXIT_USAGE, text)
     if asked == ["prove"]:
-        from overlay.desk.prove.command import add_arguments as add_proof
+        from overlay.desk.prove.prove import add_arguments as add_proof
 
         add_proof(proof)
     text = "show which patches the ranks of a job had; -o writes that, or an audit, as a page"

@@ -9,7 +9,7 @@ from overlay.desk.output import EXIT_LOUD, EXIT_OK, add_selection, say, show
 from overlay.errors import LockError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import wrap
-from overlay.records import lockfile
+from overlay.records import lock as lockfile
 from overlay.records.lock import WRITTEN, compare, facts
 from overlay.verdict import LOUD
 

@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 def folder(text: str) -> str:
     """Read an argument that names a place to import from."""
-    from overlay.source.locate import importable
+    from overlay.source.source import importable
 
     if importable(text):
         return text

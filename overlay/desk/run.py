@@ -108,7 +108,7 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
     """Take the locked packs and selection, unless the environment sets them. Raises `LockError`."""
-    from overlay.records import lockfile
+    from overlay.records import lock as lockfile
     from overlay.records.lock import selection_of
     from overlay.source.registry import load_patches
 
@@ -122,7 +122,7 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code with which nothing is started, 0 if all is well. Raises what a setting raises."""
-    from overlay.launch.interpreters import ask, interpreter_of, on_path, refusal
+    from overlay.launch.doctor import ask, interpreter_of, on_path, refusal
 
     path = environ.get("PATH")
     known, checked = interpreter_of(words, path), False

@@ -13,7 +13,7 @@ from overlay.errors import OverlayError
 from overlay.launch.doctor import NO, examine
 from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import table, wrap
-from overlay.source.installed import installed
+from overlay.source.decide import installed
 from overlay.source.registry import environment
 from overlay.source.source import InstalledTree
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from overlay.launch.doctor import Check
     from overlay.runtime.engine import Engine
-    from overlay.source.installed import Installed
+    from overlay.source.decide import Installed
     from overlay.verdict import Verdict
 
 #: Stands for the command that starts a job where no project is known to be installed.

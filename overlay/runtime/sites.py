@@ -14,12 +14,11 @@ import gc
 from types import FunctionType
 
 from overlay.errors import OverlayError
-from overlay.model.marks import ORIGINAL, OWNER, is_wrapper
 from overlay.model.record import TYPE_CHECKING
-from overlay.runtime.search import are_held, rebind, sole_names
+from overlay.runtime.search import ORIGINAL, OWNER, are_held, is_wrapper, rebind, sole_names
 from overlay.runtime.unpickled import mark
-from overlay.source.fingerprint import bare
 from overlay.source.shape import split_site
+from overlay.source.source import bare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

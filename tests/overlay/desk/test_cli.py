@@ -14,7 +14,7 @@ from command_line import overlay, python, read, unknown_verl
 from fake_upstream import PROJECT
 
 from overlay import cli
-from overlay.source.installed import installed
+from overlay.source.decide import installed
 from overlay.source.registry import environment, load_patches
 from overlay.source.source import InstalledTree
 

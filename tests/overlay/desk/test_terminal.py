@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay import ledger, patch, verdict
-from overlay.desk import tables
+from overlay.desk.commands import plan_table
 
 
 def assert_fits(text: str) -> None:
@@ -16,7 +16,7 @@ def test_a_plan_fits_whatever_it_says() -> None:
         verdict.Verdict(patch=f"{name}-{at}", verdict=said, reason=reason)
         for at, said in enumerate(verdict.VERDICTS)
     )
-    text = tables.plan(verdict.Plan(site="", selection=(), verdicts=verdicts))
+    text = plan_table(verdict.Plan(site="", selection=(), verdicts=verdicts))
     assert_fits(text)
     counted = ("not-selected", "not-installed")
     for at, said in enumerate(verdict.VERDICTS):
