@@ -119,12 +119,7 @@ def replaced(site: str, make: Factory, *, adds: tuple[str, ...] = (), new: bool 
 
 
 def variant(name: str, *parts: Replacement | Fact | str) -> Variant:
-    """Return a variant.
-
-    Args:
-        name: As in `Variant`.
-        parts: What is replaced (`replaced`); the sites that it relies on, which must be as on a tested
-            source; and the facts by which it is told from other variants.
+    """Return a variant of what is replaced, the sites that it relies on, and facts that tell it from others.
 
     Raises `ValueError` for a site that is named twice: only one of the two would be asked about.
     """

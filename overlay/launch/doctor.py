@@ -48,13 +48,7 @@ class Interpreter(Record):
 
 
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
-    """Return the Python that a command runs in, `None` if that cannot be told.
-
-    Args:
-        words: The command and its arguments.
-        path: Where programs are looked for, as in PATH (default: that of this process).
-
-    """
+    """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
     from shutil import which
 
     program = which(words[0], path=path) if words else None

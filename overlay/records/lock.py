@@ -122,11 +122,6 @@ def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
 
     A companion comes along by itself, as it did when the lock was made, or is dropped. A patch that is not
     known any more is left to the comparison with the lock, which names it.
-
-    Args:
-        lock: The lock.
-        known: The patches that come with overlay, by id.
-
     """
     ids = [patch["id"] for patch in lock["patch"] if "/" in patch["id"] or patch["id"] in known]
     companions = {name for name, patch in known.items() if patch.companion}

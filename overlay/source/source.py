@@ -200,11 +200,7 @@ class Tree:
 
 
 class InstalledTree(Tree):
-    """What the running interpreter imports, or with `site` what it would import from those folders alone.
-
-    Args:
-        site: A folder or an archive, or several in the order of Python's path.
-    """
+    """What the running interpreter imports, or what it would import from folders or archives alone."""
 
     def __init__(self, site: str | Sequence[str] | None = None) -> None:
         super().__init__()
@@ -259,11 +255,7 @@ class InstalledTree(Tree):
         return (spec.origin or "") if spec is not None else ""
 
     def remarks(self, markers: Iterable[str]) -> list[str]:
-        """Return a sentence for each file by which a project that is not in these folders lies elsewhere.
-
-        Args:
-            markers: A module of each project.
-        """
+        """Return a sentence for each file by which a project that is not in these folders lies elsewhere."""
         absent = {marker.partition(".")[0] for marker in markers if self._spec(marker) is None}
         said = []
         for file in [file for site in self.sites or () for file in sorted(glob(f"{escape(site)}/*.pth"))]:
@@ -331,10 +323,7 @@ def _wrong(module: str, what: str, error: Exception) -> str:
 def _absolute(imported: tuple[int, str, str] | None, module: str, *, is_package: bool) -> str:
     """Return the site that a name of a module is imported from, empty if it is not, or by more than that.
 
-    Args:
-        imported: The level of the `from` import that alone binds the name, the module in it, and the name.
-        module: The module.
-        is_package: Whether it is a package, which decides on what its relative imports mean.
+    `imported`: the level of the `from` import that alone binds the name, the module in it, and the name.
     """
     if imported is None:
         return ""

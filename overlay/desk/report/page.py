@@ -126,14 +126,7 @@ class Headline(Record):
 
 
 def headline(outcomes: Mapping[str, str], job: Job | None, audits: Iterable[Audit] = ()) -> Headline:
-    """Return what is said first.
-
-    Args:
-        outcomes: What each patch came to.
-        job: The job, if the report is on one.
-        audits: What is known to be wrong in installations, if it is on any.
-
-    """
+    """Return what is said first of what each patch came to, of a job, and of installations."""
     by_tone: dict[str, list[str]] = {tone: [] for tone in ("bad", "care", "good", "plain")}
     for name, one in outcomes.items():
         by_tone[OUTCOMES[one]].append(name)
@@ -220,14 +213,7 @@ def render(
     job: Job | None,
     audits: Sequence[tuple[View, Audit]],
 ) -> tuple[str, Headline]:
-    """Return the page as HTML, and what it says first.
-
-    Args:
-        patches: All that are known, by id.
-        job: What the processes of a job left, if the page is on one.
-        audits: Installations, each with what is known to be wrong there.
-
-    """
+    """Return the page as HTML on a job, installations or both, and what it says first."""
     try:
         import jinja2
     except ImportError as error:

@@ -39,7 +39,7 @@ def test_a_status_that_is_printed_reads_like_the_table() -> None:
     lines = text.splitlines()
     assert lines[0] == "overlay 0.1.0 on Python 3.11.7, not strict: 9 waiting, 1 skipped"
     assert lines[2] == "verl.fix-0  waiting  waits for its modules to be imported"
-    assert lines[-2:] == ["1 patch left out: slime is not installed", "pinned to /root/overlay.lock"]
+    assert lines[-2:] == ["left out, slime is not installed: 1", "pinned to /root/overlay.lock"]
     assert repr(status).startswith("Status(enabled=True")
     off = str(status.replace(enabled=False, patches=()))
     assert off.startswith("overlay 0.1.0 on Python 3.11.7, not enabled\n(none)\n")
