@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import re
 import sys
-from difflib import get_close_matches
 
 from overlay._version import __version__
-from overlay.desk import commands, lock, new, output, run
-from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, FolderError, OutputError, folder, near, say
+from overlay.desk import commands, lock, run
+from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, folder, say
 from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SettingsError, SuiteError
 from overlay.runtime.engine import Engine
 from overlay.source.registry import check_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 #: Of these the user can correct something, so they are exit code 2.
-_USAGE = (SelectionError, LockError, ReportError, SuiteError, SettingsError, FolderError)
+_USAGE = (SelectionError, LockError, ReportError, SuiteError, SettingsError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,11 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["run"]:  # what it starts has options of its own
         own, command = run.split(words[1:])
         words = ["run", *own]
-    parser = _parser(suite=words[:1] == ["suite"], prove=words[:1] == ["prove"])
+    for at, word in enumerate(words):
+        if words[at - 1 : at] == ["--patches"] and word[:1] == "-" and word[:2] not in ("-", "--"):
+            words[at - 1 : at + 1] = [f"--patches={word}"]  # what begins with a drop would be an option else
+    arguments = _parser(words[:1]).parse_args(words)
+    arguments.words = command
     try:
-        arguments = _parsed(parser, words)
         check_whole()
-        arguments.words = command
         run_it: Callable[[Engine, argparse.Namespace], int] = arguments.command
         return run_it(Engine(), arguments)
     except _USAGE as error:
@@ -47,98 +45,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # what a command has started, it has ended
         say("stopped")
         return EXIT_USAGE
-    except BrokenPipeError:  # `overlay list | head`
-        _give_up_output()
-        return EXIT_OK
-    except OutputError as error:
-        _give_up_output()
-        say(f"the output cannot be written: {error}")
-        return EXIT_USAGE
 
 
-def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
-    """Return what the words mean. Raises `SelectionError` for one that means nothing, with what is near."""
-    given: list[str] = []
-    for word in words:
-        if given[-1:] == ["--patches"] and word[:1] == "-" and word[:2] not in ("-", "--"):
-            given[-1] = f"--patches={word}"  # what begins with a drop would be an option else
-        else:
-            given.append(word)
-    choices = parser.get_default("choices")
-    known = {*choices, "-h", "--help", "--json", "--version"}
-    if given and given[0] not in known:
-        if given[0].startswith("-"):
-            whole = _parser(suite=True, prove=True).get_default("choices")
-            raise SelectionError(f"`overlay` does not take {given[0]!r}; {_command_with(given[0], whole)}")
-        raise SelectionError(f"there is no command {given[0]!r}; {near(given[0], known)}")
-    arguments, unknown = parser.parse_known_args(given)
-    if unknown:
-        said = f"`{arguments.parser.prog}` does not take {unknown[0]!r}"
-        raise SelectionError(f"{said}; {near(unknown[0], _options(arguments.parser))}")
-    return arguments
-
-
-def _options(parser: argparse.ArgumentParser) -> set[str]:
-    return set(re.findall(r"^ +(?:-\w[^,]*, )?(--[a-z-]+)", parser.format_help(), re.MULTILINE))
-
-
-def _command_with(word: str, choices: Mapping[str, argparse.ArgumentParser]) -> str:
-    """Return what was perhaps meant by an option that stands before any command."""
-    takers: dict[str, list[str]] = {"--help": [], "--json": [], "--version": []}
-    for name, parser in choices.items():
-        for option in _options(parser) - {"--json"}:
-            takers.setdefault(option, []).append(name)
-    word = word.partition("=")[0]
-    found = [word] if word in takers else get_close_matches(word, takers, n=1)
-    if not found:
-        return "`overlay --help` lists the commands"
-    of_these = f" after {' or '.join(takers[found[0]])}" if takers[found[0]] else ""
-    return f"did you mean {found[0]}{of_these}?"
-
-
-def _give_up_output() -> None:
-    """Send what is still buffered to nowhere, or the interpreter would fail on it once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
+def _parser(asked: list[str]) -> argparse.ArgumentParser:
     """Return the parser. What only `overlay suite` and `overlay prove` need is imported for them alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Patches for known defects in an installed Megatron-Core, slime, miles or verl.",
         epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied, or (audit) a defect is "
         "not patched; 2 usage, settings, output. A command may have more: docs/settings.md.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     choices = parser.add_subparsers(
         metavar="COMMAND", description="without a command: a summary on one screen"
     )
-    parser.set_defaults(command=_cockpit, parser=parser, choices=choices.choices)
+    parser.set_defaults(command=_screen)
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
         sub = choices.add_parser(name, help=text, description=text, allow_abbrev=False)
-        what = "print JSON instead of a table"
-        sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=what)
-        sub.set_defaults(command=command, parser=sub)
+        sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        sub.set_defaults(command=command)
         return sub
 
     run.add(choices)
-    for one in (commands, lock, new):
-        one.add(add)
+    commands.add(add)
+    lock.add(add)
     text = "run upstream's own tests with and without overlay: list, run"
     tests = choices.add_parser("suite", help=text, description=text)
-    if suite:
-        from overlay.desk.suite.commands import add_arguments
+    if asked == ["suite"]:
+        from overlay.desk.suite.runner import add_arguments
 
         add_arguments(tests)
     text = "run the contracts of patches on what is installed here, upstream alone and with each patch"
     proof = add("prove", lambda *_: EXIT_USAGE, text)
-    if prove:
-        from overlay.desk.prove.command import add_arguments as add_proof
+    if asked == ["prove"]:
+        from overlay.desk.prove.prove import add_arguments as add_proof
 
         add_proof(proof)
-    add("schema", _schema, "print the JSON schema of what the commands print with --json")
     text = "show which patches the ranks of a job had; -o writes that, or an audit, as a page"
     report = add("report", _report, text)
     what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
@@ -149,21 +93,10 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
-def _cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
-    """Show what is here. What is selected and cannot be applied is exit code 1, as everywhere."""
-    from overlay.desk.screen import look, screen
+def _screen(engine: Engine, _: argparse.Namespace) -> int:
+    from overlay.desk.screen import show
 
-    found = look(engine)
-    output.show(arguments, found.to_dict(), lambda: screen(found))
-    return EXIT_LOUD if found.refused else EXIT_OK
-
-
-def _schema(_: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.desk.schema import schema
-
-    found = schema()
-    output.show(arguments, found, lambda: json.dumps(found, indent=2))
-    return EXIT_OK
+    return show(engine)
 
 
 def _report(engine: Engine, arguments: argparse.Namespace) -> int:

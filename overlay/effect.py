@@ -214,33 +214,22 @@ def told(effect: Effect) -> str:
     values = effect.values
     if not effect.reached:
         return "had nothing to do"
-    if "calls" not in values:
-        return _with_then(f"{effect.did} {_counted(values['changed'], effect.of)}", effect)
-    calls = _counted(values["calls"], effect.of)
+    total = values.get("calls", values.get("changed", 0))
+    counted = f"{shown(total)} {effect.of if total == 1 else plural(effect.of)}"
     if "changed" not in values:
-        return f"looked at {calls}; how many it {effect.did} is on the device or in compiled code"
-    changed = values["changed"]
-    if not changed:
-        return f"looked at {calls} and changed nothing"
-    return _with_then(f"{effect.did} {shown(changed)} of {calls}", effect)
-
-
-def _with_then(text: str, effect: Effect) -> str:
-    if not effect.then:
-        return text
-    known = {
-        figure.name: shown(effect.values[figure.name], figure.unit)
-        for figure in effect.figures
-        if figure.name in effect.values
-    }
+        return f"looked at {counted}; how many it {effect.did} is on the device or in compiled code"
+    if not values["changed"]:
+        return f"looked at {counted} and changed nothing"
+    text = (
+        f"{effect.did} {shown(values['changed'])} of {counted}"
+        if "calls" in values
+        else f"{effect.did} {counted}"
+    )
+    known = {one.name: shown(values[one.name], one.unit) for one in effect.figures if one.name in values}
     try:
-        return f"{text}; {effect.then.format_map(known)}"
+        return f"{text}; {effect.then.format_map(known)}" if effect.then else text
     except KeyError:  # of nothing that was changed has such a figure been taken
         return text
-
-
-def _counted(number: Number, word: str) -> str:
-    return f"{shown(number)} {word if number == 1 else plural(word)}"
 
 
 def plural(word: str) -> str:

@@ -90,41 +90,23 @@ class Status(Record):
     code: Mapping[str, str] = {}
 
     def __str__(self) -> str:
-        return self.table()
+        """Return all of it as text of 80 columns: patches whose project is not installed share a line."""
+        from overlay.model.text import table, wrap
 
-    def headline(self) -> str:
-        """Return what is in force, in a line."""
         mode = "not enabled" if not self.enabled else "strict" if self.strict else "not strict"
         head = f"overlay {self.version} on Python {self.python}, {mode}"
         counts = [(state, sum(one.state == state for one in self.patches)) for state in STATES]
         said = ", ".join(f"{count} {state}" for state, count in counts if count)
-        return f"{head}: {said}" if said else head
-
-    def table(self) -> str:
-        """Return all of it as text of 80 columns: patches whose project is not installed share a line."""
-        from overlay.model import text
-
-        lines = [text.wrap(self.headline()), text.table(_HEAD, self._rows())]
-        return "\n".join([*lines, *(text.wrap(line) for line in self._remarks())])
-
-    def _rows(self) -> list[tuple[str, str, str]]:
-        shown = [one for one in self.patches if not _is_absent(one)]
-        return [(one.patch, one.state, one.why()) for one in shown]
-
-    def _remarks(self) -> list[str]:
-        absent: dict[str, int] = {}
-        for one in filter(_is_absent, self.patches):
-            absent[one.reason] = absent.get(one.reason, 0) + 1
-        lines = [
-            f"{count} patch{'es' if count != 1 else ''} left out: {reason}"
-            for reason, count in sorted(absent.items())
+        rows, absent = [], dict[str, int]()
+        for one in self.patches:
+            if one.state == "skipped" and one.verdict and one.verdict.verdict == "not-installed":
+                absent[one.reason] = absent.get(one.reason, 0) + 1
+            else:
+                rows.append((one.patch, one.state, one.why()))
+        remarks = [
+            *(f"left out, {reason}: {count}" for reason, count in sorted(absent.items())),
+            *([f"pinned to {self.pinned}"] if self.pinned else []),
+            *(f"half-patched: {what} {CAME}" for what in self.half_patched),
         ]
-        lines += [f"pinned to {self.pinned}"] if self.pinned else []
-        return [*lines, *(f"half-patched: {what} {CAME}" for what in self.half_patched)]
-
-
-_HEAD = ("patch", "state", "why")
-
-
-def _is_absent(one: PatchStatus) -> bool:
-    return one.verdict is not None and one.verdict.verdict == "not-installed" and one.state == "skipped"
+        lines = [wrap(f"{head}: {said}" if said else head), table(("patch", "state", "why"), rows)]
+        return "\n".join([*lines, *map(wrap, remarks)])

@@ -119,18 +119,20 @@ def replaced(site: str, make: Factory, *, adds: tuple[str, ...] = (), new: bool 
 
 
 def variant(name: str, *parts: Replacement | Fact | str) -> Variant:
-    """Return a variant.
+    """Return a variant of what is replaced, the sites that it relies on, and facts that tell it from others.
 
-    Args:
-        name: As in `Variant`.
-        parts: What is replaced (`replaced`); the sites that it relies on, which must be as on a tested
-            source; and the facts by which it is told from other variants.
-
+    Raises `ValueError` for a site that is named twice: only one of the two would be asked about.
     """
+    sites = [part if isinstance(part, str) else part.site for part in parts]
+    if twice := {site for site in sites if sites.count(site) > 1}:
+        raise ValueError(f"variant {name!r} names {', '.join(sorted(twice))} twice")
     replacements = tuple(part for part in parts if isinstance(part, Replacement))
     facts = tuple(part for part in parts if isinstance(part, (Present, Absent, Calls)))
-    same = tuple(part for part in parts if isinstance(part, str))
-    return Variant(name=name, same=same, facts=facts, replacements=replacements)
+    same = [part for part in parts if isinstance(part, str)]
+    # What is called decides as much as that it is called.
+    called = [f"{one.site.partition(':')[0]}:{one.callee}" for one in facts if isinstance(one, Calls)]
+    same += sorted({*called}.difference(sites))
+    return Variant(name=name, same=tuple(same), facts=facts, replacements=replacements)
 
 
 def around(function: Callable[..., Any]) -> Factory:

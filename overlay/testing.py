@@ -66,13 +66,9 @@ def assert_applied(*patches: str) -> None:
 def with_patches(wrong: Callable[[str], str], *patches: str) -> Callable[[str], str]:
     """Return the `check` of a contract: it gets a seed, and returns what `wrong` finds with patches in place.
 
-    Where `overlay prove` tries a contract on upstream alone, it is what `wrong` finds there. Each is run in a
-    process of its own: the patches stay.
-
-    Args:
-        wrong: Gets the seed, and returns what does not hold, empty if all does. It imports what is patched.
-        patches: The ids of the patch, and of those that it requires.
-
+    `wrong` gets the seed, imports what is patched, and returns what does not hold, empty if all does. `patches`
+    are the ids of the patch, and of those that it requires. Each check is run in a process of its own, in which
+    the patches stay. Where `overlay prove` tries a contract on upstream alone, none is in place.
     """
 
     def check(seed: str) -> str:

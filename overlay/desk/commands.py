@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import suppress
 
 from overlay.defect import HARMS
-from overlay.desk import tables
 from overlay.desk.output import (
     EXIT_LOUD,
     EXIT_OK,
@@ -19,16 +19,20 @@ from overlay.desk.output import (
 )
 from overlay.errors import OverlayError, SelectionError
 from overlay.model import settings, text
+from overlay.source.decide import sites_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from overlay.desk.audit.audit import Audit
+    from overlay.launch.doctor import Checkup
     from overlay.patch import Patch
     from overlay.runtime.engine import Engine
     from overlay.source.source import InstalledTree
+    from overlay.source.table import Table
+    from overlay.verdict import Plan, TargetVerdict, Verdict
 
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -37,7 +41,6 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     explain = add_command("explain", _explain, "show everything about one patch, and the verdict on it here")
     explain.add_argument("id", metavar="ID")
     add_sites(explain)
-    add_command("packs", _packs, "list the installed packs without importing them")
     plan = add_command("plan", _plan, "decide on the selected patches without importing anything")
     add_sites(plan)
     add_selection(plan, "what to select (default: OVERLAY_PATCHES, or all)")
@@ -45,7 +48,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
         "audit", _audit, "list the known defects here, and which are patched, without importing anything"
     )
     what = "a site-packages, a checkout, an unpacked wheel (default: what this Python imports)"
-    audit.add_argument("path", nargs="*", metavar="PATH", help=what)
+    audit.add_argument("path", nargs="*", type=folder, metavar="PATH", help=what)
     add_sites(audit)
     what = "the patches that fix defects (default: all, whatever OVERLAY_PATCHES says)"
     add_selection(audit, what)
@@ -66,10 +69,8 @@ def _list(engine: Engine, arguments: argparse.Namespace) -> int:
     with suppress(OverlayError):  # a wrong selection is no reason to list nothing
         selected = engine.chosen().ids
     named = {one.id for one in patches if one.opt_in and one.id not in selected}
-    here = {
-        name: tables.OPT_IN if name in named and word == "apply" else word for name, word in verdicts.items()
-    }
-    show(arguments, data, lambda: tables.patches(patches, here))
+    here = {name: OPT_IN if name in named and word == "apply" else word for name, word in verdicts.items()}
+    show(arguments, data, lambda: patch_table(patches, here))
     return EXIT_OK
 
 
@@ -83,17 +84,8 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
     plan = engine.plan(wanted, arguments.site)
     verdict = next(one for one in plan.verdicts if one.patch == patch.id)
     data = {"patch": patch.to_dict(), "verdict": verdict.to_dict()}
-    show(arguments, data, lambda: tables.explanation(patch, verdict, ",".join(wanted), engine.tested()))
+    show(arguments, data, lambda: explanation(patch, verdict, ",".join(wanted), engine.tested()))
     return EXIT_LOUD if verdict.loud else EXIT_OK
-
-
-def _packs(_: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.source.packs import installed
-
-    found, wanted = installed(), settings.packs()
-    data = [{**pack.to_dict(), "loaded": pack.name in wanted} for pack in found]
-    show(arguments, data, lambda: tables.packs(found, wanted))
-    return EXIT_OK
 
 
 def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
@@ -103,7 +95,7 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     tree = InstalledTree(arguments.site)
     plan = engine.plan(arguments.patches, tree)
     audit = make_audit(engine, plan, tree)
-    lines = [tables.plan(plan)]
+    lines = [plan_table(plan)]
     if audit.findings:
         lines.append(text.wrap(f"known defects: {audit.count()} (see `overlay audit`)"))
     show(arguments, audit.to_dict(), lambda: "\n".join(lines))
@@ -121,7 +113,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.desk.audit.text import screen
     from overlay.source.source import InstalledTree
 
-    sites = [*map(folder, arguments.path), *(arguments.site or ())]
+    sites = [*arguments.path, *(arguments.site or ())]
     tree = InstalledTree(sites or None)
     given = read_settings(arguments.settings, tree) if arguments.settings else None
     by_default = arguments.patches is None
@@ -155,7 +147,7 @@ def _say_no_upstream(sites: Sequence[str]) -> int:
 
 
 def _explain_defect(audit: Audit, arguments: argparse.Namespace) -> int:
-    from overlay.desk.audit.text import explanation
+    from overlay.desk.audit.text import explanation as defect_text
 
     name = arguments.explain
     if name not in audit.defects:
@@ -166,7 +158,7 @@ def _explain_defect(audit: Audit, arguments: argparse.Namespace) -> int:
         "defect": audit.defects[name].to_dict(),
         "finding": None if finding is None else finding.to_dict(),
     }
-    show(arguments, data, lambda: explanation(audit.defects[name], finding))
+    show(arguments, data, lambda: defect_text(audit.defects[name], finding))
     return EXIT_LOUD if finding in audit.concerning() else EXIT_OK
 
 
@@ -174,5 +166,114 @@ def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.launch.doctor import examine
 
     found = examine(engine)
-    show(arguments, found.to_dict(), lambda: tables.checkup(found))
+    show(arguments, found.to_dict(), lambda: checkup_text(found))
     return EXIT_OK if found.armed else EXIT_LOUD
+
+
+#: Stands for the verdict on a patch that would apply, but that only its id selects.
+OPT_IN = "opt-in"
+
+
+def patch_table(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
+    """Return the table of `overlay list`: those that are of use here come first."""
+    rows = []
+    for patch in items:
+        opt_in = " (opt-in)" if patch.opt_in and verdicts[patch.id] != OPT_IN else ""
+        rows.append((patch.id, verdicts[patch.id], f"{patch.summary}{opt_in}"))
+    rows.sort(key=lambda row: row[1] == "not-installed")
+    return text.table(("patch", "here", "summary"), rows)
+
+
+def plan_table(item: Plan) -> str:
+    """Return the table of `overlay plan`. What is not installed or not selected is counted."""
+    shown = [one for one in item.verdicts if one.verdict not in ("not-installed", "not-selected")]
+    rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in shown]
+    others = Counter(
+        "not selected" if one.verdict == "not-selected" else one.reason
+        for one in item.verdicts
+        if one not in shown
+    )
+    head = ("patch", "verdict", "why")
+    parts = [text.table(head, rows) if rows else "no selected patch is for anything that is installed here"]
+    parts += [text.wrap(f"left out, {why}: {count}") for why, count in others.items()]
+    return "\n".join([*parts, f"in {item.site}"] if item.site else parts)
+
+
+def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str:
+    """Return what `overlay explain` prints. `alone`: the selection of the patch, and of nothing else."""
+    lines = [text.wrap(f"{patch.id}: {patch.summary}"), "", text.wrap(patch.why), ""]
+    if patch.changes:
+        lines.append(text.wrap(_on_numbers(patch)))
+        lines.append(text.wrap(f"Changes in a job: {', '.join(patch.changes)}. When: {patch.met}"))
+    lines.append(text.wrap(f"Only this patch: overlay run --patches {alone} COMMAND"))
+    if patch.opt_in:
+        lines.append(text.wrap(f"Opt-in: `all` leaves it out, OVERLAY_PATCHES=all,{patch.id} takes it"))
+    if patch.evidence:
+        lines.append(text.wrap(f"{'Why it is a choice' if patch.opt_in else 'Evidence'}: {patch.evidence}"))
+    lines.append(text.wrap(f"Upstream: {', '.join(patch.upstream)}"))
+    if patch.requires:
+        lines.append(f"Requires: {', '.join(patch.requires)}")
+    for target in patch.targets:
+        found = table.rows(patch, target)
+        rows = [(row.means, ": ".join(filter(None, [", ".join(row.sources()), row.reason]))) for row in found]
+        kind = " (optional)" if target.optional else ""
+        kind += f" (for {target.serves} alone)" if target.serves else ""
+        lines += ["", f"{target.project.name}{kind}", text.table(("verdict (variant)", "tested on"), rows)]
+    detail = _detail(verdict).replace(sites_in(patch.id), "")  # they follow here
+    lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
+    lines += _findings(verdict)
+    return "\n".join(lines)
+
+
+def _on_numbers(patch: Patch) -> str:
+    said = "Changes the numbers of a running job:"
+    if "numbers" in patch.changes:
+        return f"{said} YES, under the settings below. Any other job keeps its numbers."
+    return f"{said} no (by rounding at most)."
+
+
+def checkup_text(item: Checkup) -> str:
+    """Return what `overlay doctor` prints."""
+    said = "is patched" if item.armed else "is NOT patched"
+    lines = [f"{'yes' if item.armed else 'no'}: a Python process that starts here and now {said}"]
+    wrong = {check.name for check in item.checks if check.answer == "no"}
+    if "OVERLAY" in wrong <= {"OVERLAY", "Ray workers"}:  # as in every plain shell
+        lines.append(text.wrap("Only OVERLAY=1 is missing: a process that `overlay run` starts is patched."))
+    lines.append("")
+    for check in item.checks:
+        first = f"{check.name:<14}{check.answer:<3}  "
+        lines.append(text.wrap(check.found, " " * 19, first=first))
+    each = " all of these" * (len(item.todo) > 1)
+    lines += ["", f"what to do:{each}" if not item.armed else "next:"]
+    lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
+    return "\n".join(lines)
+
+
+def _detail(verdict: Verdict) -> str:
+    if verdict.verdict == "apply":
+        return ", ".join(_target(target) for target in verdict.targets if target.version)
+    return verdict.reason
+
+
+def _target(target: TargetVerdict) -> str:
+    said = f"{target.project} {target.version}"
+    if target.metadata_version:
+        said += f" (its metadata says {target.metadata_version})"
+    if target.verdict != "apply":
+        said += f" ({target.verdict})"
+    elif target.trusted:
+        said += f" (trusted here: {target.trusted})"
+    elif target.reason:
+        said += f", {target.reason}"
+    return said
+
+
+def _findings(verdict: Verdict) -> list[str]:
+    """Return what was asked of each site, and what was found where it is not so."""
+    lines = []
+    for finding in (finding for target in verdict.targets for finding in target.findings):
+        asks = f" ({finding.asks})" if finding.asks else ""
+        lines.append(f"  {'ok ' if finding.holds else 'NOT'} {finding.expects:<8}{finding.site}{asks}")
+        if not finding.holds:
+            lines.append(text.wrap(finding.found, indent=" " * 6))
+    return lines

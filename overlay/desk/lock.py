@@ -7,10 +7,10 @@ import re
 
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, add_selection, say, show
 from overlay.errors import LockError
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import wrap
-from overlay.records import lockfile
-from overlay.records.lock import WRITTEN, compare, facts
+from overlay.records import lock as lockfile
+from overlay.records.lock import HELD, WRITTEN, compare, facts
 from overlay.verdict import LOUD
 
 if TYPE_CHECKING:
@@ -23,20 +23,6 @@ if TYPE_CHECKING:
 
 #: How a lock begins, without blanks and digits: this kind, and the one that was TOML.
 _STARTS = (b'{"format":,"overlay":{', b"#Writtenby`overlaylock`")
-
-
-class Locked(Record):
-    """A lock, and how it compares."""
-
-    file: str
-    digest: str
-    #: In what it differs from what is here, a line each.
-    differences: tuple[str, ...]
-    #: Ids of patches that are locked although they cannot be applied.
-    loud: tuple[str, ...]
-    #: Whether the file was written now, and what is another thing in it than before.
-    written: bool
-    changed: tuple[str, ...]
 
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -59,35 +45,32 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
             lockfile.save(arguments.file, new)
         except OSError as error:
             raise LockError(f"the lock cannot be written: {error}") from error
-    before, after = facts(old or here), facts(here)
-    found = Locked(
-        file=arguments.file,
-        digest=new["digest"],
-        differences=() if written else tuple(compare(before, after)),
-        loud=tuple(patch["id"] for patch in new["patch"] if patch["verdict"] in LOUD),
-        written=written,
-        changed=tuple(compare(before, after, WRITTEN)) if written else (),
-    )
-    show(arguments, found.to_dict(), lambda: _text(found))
-    if found.differences and not arguments.check:
-        say(f"{arguments.file} exists, so nothing was written: `overlay lock --update` overwrites it")
-    asked = set(found.loud).difference(engine.chosen(arguments.patches).companions)
-    return EXIT_LOUD if found.differences or (asked and not arguments.check) else EXIT_OK
-
-
-def _text(found: Locked) -> str:
-    if found.written:
-        said = "written; changed in it:" if found.changed else "written"
+    lines = compare(facts(old or here), facts(here), WRITTEN if written else HELD)
+    loud = [patch["id"] for patch in new["patch"] if patch["verdict"] in LOUD]
+    if written:
+        said = "written; changed in it:" if lines else "written"
     else:
-        said = "differs from this environment:" if found.differences else "matches this environment"
-    return "\n".join(
-        [
-            f"{found.file}  sha256:{found.digest}",
-            said,
-            *(wrap(line, "    ", first="  ") for line in (*found.changed, *found.differences)),
-            *(f"locked although it cannot be applied: {name}" for name in found.loud),
-        ]
-    )
+        said = "differs from this environment:" if lines else "matches this environment"
+    text = [
+        f"{arguments.file}  sha256:{new['digest']}",
+        said,
+        *(wrap(line, "    ", first="  ") for line in lines),
+        *(f"locked although it cannot be applied: {name}" for name in loud),
+    ]
+    data = {
+        "file": arguments.file,
+        "digest": new["digest"],
+        "differences": [] if written else lines,
+        "loud": loud,
+        "written": written,
+        "changed": lines if written else [],
+    }
+    show(arguments, data, lambda: "\n".join(text))
+    differs = bool(lines) and not written
+    if differs and not arguments.check:
+        say(f"{arguments.file} exists, so nothing was written: `overlay lock --update` overwrites it")
+    asked = set(loud).difference(engine.chosen(arguments.patches).companions)
+    return EXIT_LOUD if differs or (asked and not arguments.check) else EXIT_OK
 
 
 def _existing(arguments: argparse.Namespace) -> Lock | None:

@@ -1,45 +1,41 @@
-"""How commands print, and which exit codes they have."""
+"""How commands print, which exit codes they have, and what several of them take."""
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
 import sys
-from difflib import get_close_matches
 
-from overlay.errors import OverlayError
+from overlay.errors import ReportError
 from overlay.model.text import wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
 #: All is well; the answer is no; the question cannot be understood.
 EXIT_OK, EXIT_LOUD, EXIT_USAGE = 0, 1, 2
 
 
-class OutputError(Exception):
-    """Standard output takes no more."""
-
-
-class FolderError(OverlayError):
-    """A path on the command line that is no folder, or none to import from."""
-
-
 def show(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> None:
-    """Print data as JSON if that was asked for, else as a table. Raises `OutputError`."""
-    text = json.dumps(data, indent=2) if arguments.json else table()
+    """Print data as JSON if that was asked for, else as a table. Raises `ReportError`."""
+    write(json.dumps(data, indent=2) if arguments.json else table())
+
+
+def write(text: str) -> None:
+    """Write to standard output. Raises `ReportError` if that takes no more; a closed pipe wants no more."""
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be printable here
         print(text, flush=True)
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        raise OutputError(error) from error
+        # What is still buffered goes nowhere, or the interpreter would fail on it once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise ReportError(f"the output cannot be written: {error}") from error
 
 
 def say(text: str) -> None:
@@ -48,23 +44,16 @@ def say(text: str) -> None:
     sys.stderr.write(f"{wrap(said, '  ', first='') if sys.stderr.isatty() else said}\n")
 
 
-def near(word: str, known: Iterable[str]) -> str:
-    """Return what was perhaps meant by a word that is not known, or else all that is known."""
-    known = sorted(known)
-    found = get_close_matches(word, known, n=1)
-    listed = [one for one in known if one[0] != "-"] or known
-    return f"did you mean {found[0]}?" if found else f"there are: {', '.join(listed)}"
-
-
 def folder(text: str) -> str:
-    """Read an argument that names a place to import from. Raises `FolderError`."""
-    from overlay.source.locate import importable
+    """Read an argument that names a place to import from."""
+    from overlay.source.source import importable
 
     if importable(text):
         return text
     what = "is neither a folder nor an archive to import from" if os.path.exists(text) else "does not exist"
-    # Not as the parser would say it, which prints all options of the command first.
-    raise FolderError(f"{text!r} {what}: name a site-packages, a checkout, an unpacked wheel, or a wheel")
+    raise argparse.ArgumentTypeError(
+        f"{text!r} {what}: name a site-packages, a checkout, an unpacked wheel, or a wheel"
+    )
 
 
 def add_selection(parser: argparse.ArgumentParser, what: str) -> None:

@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
     run.add_argument("--strict", action="store_true", help="sets OVERLAY_STRICT")
     what = "sets OVERLAY_PIN, and selects what was locked unless a selection is given"
     run.add_argument("--pin", metavar="LOCK", help=what)
-    run.set_defaults(command=_run, parser=run)
+    run.set_defaults(command=_run)
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -61,7 +61,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _run(_: Engine, arguments: argparse.Namespace) -> int:
     """Become the command, with the environment by which start-up files arm."""
     if not arguments.words:
-        arguments.parser.error("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
+        raise SelectionError("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
     environ = dict(os.environ)
     try:
         off = bool(environ.get("OVERLAY")) and not settings.armed()
@@ -108,7 +108,7 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
     """Take the locked packs and selection, unless the environment sets them. Raises `LockError`."""
-    from overlay.records import lockfile
+    from overlay.records import lock as lockfile
     from overlay.records.lock import selection_of
     from overlay.source.registry import load_patches
 
@@ -122,7 +122,7 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code with which nothing is started, 0 if all is well. Raises what a setting raises."""
-    from overlay.launch.interpreters import ask, interpreter_of, on_path, refusal
+    from overlay.launch.doctor import ask, interpreter_of, on_path, refusal
 
     path = environ.get("PATH")
     known, checked = interpreter_of(words, path), False

@@ -7,19 +7,23 @@ import sys
 from contextlib import suppress
 
 from overlay._version import __version__
+from overlay.desk.audit.audit import make_audit
+from overlay.desk.output import EXIT_LOUD, EXIT_OK, write
 from overlay.errors import OverlayError
 from overlay.launch.doctor import NO, examine
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import table, wrap
-from overlay.source.installed import Installed, installed
+from overlay.source.decide import installed
 from overlay.source.registry import environment
-from overlay.verdict import Verdict  # noqa: TC001 -- a field type
+from overlay.source.source import InstalledTree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from overlay.launch.doctor import Checkup
+    from overlay.launch.doctor import Check
     from overlay.runtime.engine import Engine
+    from overlay.source.decide import Installed
+    from overlay.verdict import Verdict
 
 #: Stands for the command that starts a job where no project is known to be installed.
 _COMMAND = "torchrun --nproc-per-node 8 train.py"
@@ -32,91 +36,63 @@ _NAMED = 4
 _SHOWN = 12
 
 
-class Cockpit(Record):
-    """What is installed, what is done to it, whether that is in force, and what comes next."""
+def show(engine: Engine) -> int:
+    """Look at what is here, bad news first. Nothing of an upstream is imported.
 
-    #: Of overlay.
-    version: str
-    python: str
-    executable: str
-    #: The projects that patches are for, and what runs beneath them, also those that are not installed.
-    projects: tuple[Installed, ...]
-    #: The selected patches that apply, each with what changes in a job, of `overlay.patch.CHANGES`.
-    patches: dict[str, tuple[str, ...]]
-    #: What is decided on the selected patches that cannot be applied.
-    refused: tuple[Verdict, ...]
-    #: Ids of the known defects that are here and that a selected patch fixes.
-    mended: tuple[str, ...]
-    #: Ids of those that are here and stay: no patch fixes them, or it is not selected.
-    left: tuple[str, ...]
-    #: Ids of those that may be here or not: nobody has looked at this source.
-    unknown: tuple[str, ...]
-    #: Whether a Python process that starts here and now is patched.
-    armed: bool
-    #: Why not, empty if it is.
-    reason: str
-    #: The next command, or what to install.
-    next: str
-    #: The stack above an upstream that is installed, with its version and on what; empty if none is.
-    stack: str = ""
-
-
-def look(engine: Engine) -> Cockpit:
-    """Look at what is here. Nothing of an upstream is imported. Raises `OverlayError` for a broken pack."""
-    from overlay.desk.audit.audit import make_audit
-    from overlay.source.source import InstalledTree
-
+    What is selected and cannot be applied is exit code 1. Raises `OverlayError` for a broken pack.
+    """
     known, tree = engine.known(), InstalledTree()
-    everything = engine.plan_each(tree)
     applied: dict[str, tuple[str, ...]] = {}
     refused: tuple[Verdict, ...] = ()
     with suppress(OverlayError):  # the checkup says what is wrong with the selection
         chosen = engine.plan(None, tree)
         here = {one.patch for one in chosen.verdicts if one.verdict == "apply"}
         applied = {name: known[name].changes for name in chosen.selection if name in here}
-        refused = tuple(chosen.loud)
-    audit = make_audit(engine, everything, tree, selected=applied)
+        refused = chosen.loud
+    audit = make_audit(engine, engine.plan_each(tree), tree, selected=applied)
     checkup = examine(engine)
     wrong = [check for check in checkup.checks if check.answer == NO]
     # A wrong selection first, OVERLAY last, as a job sets it. What is wrong with a setting has its name.
     wrong.sort(key=lambda check: (not check.todo, check.name == "OVERLAY", check.name != "selection"))
     reasons = [check.found if check.name == "selection" else f"{check.name} {check.found}" for check in wrong]
-    projects, stacks = engine.installed(tree), installed(environment().STACKS, tree)
+    projects = engine.installed(tree)
+    there = {one.project for one in projects if one.version}
     wanted = {target.project.name for patch in known.values() for target in patch.targets}
-    return Cockpit(
-        version=__version__,
-        python=".".join(map(str, sys.version_info[:3])),
-        executable=sys.executable,
-        projects=projects,
-        patches=applied,
-        refused=refused,
-        mended=tuple(one.defect for one in audit.of("mended")),
-        left=tuple(one.defect for one in audit.of("open")),
-        unknown=tuple(one.defect for one in audit.of("unknown-source")),
-        armed=checkup.armed,
-        reason=reasons[0] if reasons else "",
-        next=_next(checkup, applied, refused, {one.project for one in projects if one.version}, wanted),
-        stack=next(
-            (f"{one.project} {one.version} on its {environment().BENEATH}" for one in stacks if one.version),
-            "",
-        ),
-    )
 
-
-def _next(
-    checkup: Checkup,
-    applied: Mapping[str, tuple[str, ...]],
-    refused: Sequence[Verdict],
-    there: set[str],
-    wanted: set[str],
-) -> str:
-    """Return what to do: install something, correct a setting, look at a refused patch, start a job, pin it.
-
-    `there`: the projects that are installed. `wanted`: those that patches are for.
-    """
+    lines = [*_projects(projects), "", *refusals(refused)]
+    stacks = [one for one in installed(environment().STACKS, tree) if one.version]
+    lines += [f"{one.project} {one.version} on its {environment().BENEATH}:" for one in stacks[:1]]
+    lines += families(applied, armed=checkup.armed)
+    mended, left = (tuple(one.defect for one in audit.of(state)) for state in ("mended", "open"))
+    unknown = [one.defect for one in audit.of("unknown-source")]
+    present = len(mended) + len(left)
+    patched = "patched" if checkup.armed else "would be patched"
+    text = f"{present} known defect{'s' * (present != 1)} here, {len(mended)} {patched}, {len(left)} not"
+    lines.append(wrap(f"{text}: {_some(left)} (`overlay audit`)" if left else text))
+    if unknown:
+        lines.append(wrap(f"not known for this source: {_some(unknown)}"))
+    active = f"no, {reasons[0]}" if reasons else "yes, in every Python process that starts here and now"
+    lines.append(wrap(f"active: {active}", " " * 8, first=""))
     if not there & wanted:
-        return f"install {' or '.join(sorted(wanted))} into this Python, or overlay into theirs"
-    wrong = {check.name for check in checkup.checks if check.answer == NO and check.todo}
+        step = f"install {' or '.join(sorted(wanted))} into this Python, or overlay into theirs"
+    else:
+        step = next_command(checkup.checks, [*applied], refused, there)
+    if step.startswith("overlay run"):
+        lines += ["next, before the command that starts your job:", f"  {step}"]
+    else:
+        lines.append(wrap(f"next: {step}", " " * 6, first=""))
+    write("\n".join(lines))
+    return EXIT_LOUD if refused else EXIT_OK
+
+
+def next_command(
+    checks: Sequence[Check], applied: Sequence[str], refused: Sequence[Verdict], there: Collection[str]
+) -> str:
+    """Return what to do: correct a setting, look at a refused patch, start a job, pin it.
+
+    `there`: the projects that are installed.
+    """
+    wrong = {check.name for check in checks if check.answer == NO and check.todo}
     if wrong - {"OVERLAY"}:
         return "overlay doctor"
     if refused:
@@ -127,37 +103,24 @@ def _next(
         pin = f" --pin {_LOCK}" if os.path.isfile(_LOCK) else ""
         command = next((words for name, words in environment().STARTED.items() if name in there), _COMMAND)
         return f"overlay run{pin} {command}"
-    pinned = any(check.name == "pin" and check.answer != "-" for check in checkup.checks)
+    pinned = any(check.name == "pin" and check.answer != "-" for check in checks)
     return "overlay plan" if pinned else "overlay lock"
 
 
-def screen(item: Cockpit) -> str:
-    """Return what bare `overlay` prints: bad news first."""
+def _projects(projects: Sequence[Installed]) -> list[str]:
+    rows = [("Python", ".".join(map(str, sys.version_info[:3])), sys.executable)]
     before = ""
-    rows = [("Python", item.python, item.executable)]
-    for one in item.projects:
+    for one in projects:
         if one.version:
             rows.append((one.project, one.version, "same folder" if one.where == before else one.where))
             before = one.where
-    lines = [table((f"overlay {item.version}", "version", "where"), rows)]
-    if absent := [one.project for one in item.projects if not one.version]:
+    lines = [table((f"overlay {__version__}", "version", "where"), rows)]
+    if absent := [one.project for one in projects if not one.version]:
         lines.append(wrap(f"not installed: {', '.join(absent)}"))
-    lines += ["", *_refused(item.refused), *_patches(item.patches, item.stack, armed=item.armed)]
-    present = len(item.mended) + len(item.left)
-    count = f"{present} known defect{'s' * (present != 1)} here"
-    patched = "patched" if item.armed else "would be patched"
-    text = f"{count}, {len(item.mended)} {patched}, {len(item.left)} not"
-    lines.append(wrap(f"{text}: {_some(item.left)} (`overlay audit`)" if item.left else text))
-    if item.unknown:
-        lines.append(wrap(f"not known for this source: {_some(item.unknown)}"))
-    active = "active: yes, in every Python process that starts here and now"
-    lines.append(active if item.armed else wrap(f"active: no, {item.reason}", " " * 8, first=""))
-    if item.next.startswith("overlay run"):
-        return "\n".join([*lines, "next, before the command that starts your job:", f"  {item.next}"])
-    return "\n".join([*lines, wrap(f"next: {item.next}", " " * 6, first="")])
+    return lines
 
 
-def _refused(items: Sequence[Verdict]) -> list[str]:
+def refusals(items: Sequence[Verdict]) -> list[str]:
     """Return what was asked for and is not done: each with its reason, or of many the ids by verdict."""
     if not items:
         return []
@@ -171,22 +134,21 @@ def _refused(items: Sequence[Verdict]) -> list[str]:
     return [*lines, ""]
 
 
-def _patches(patches: Mapping[str, tuple[str, ...]], stack: str, *, armed: bool) -> list[str]:
+def families(patches: Mapping[str, tuple[str, ...]], *, armed: bool) -> list[str]:
     """Return the patches that apply, as `project: name, name`, by what they change first of all."""
-    lines = [f"{stack}:"] if stack else []
     if not patches:
-        return [*lines, "no selected patch applies here"]
+        return ["no selected patch applies here"]
     count = f"{len(patches)} patch{'es' * (len(patches) > 1)}"
     apply = f"appl{'y' if len(patches) > 1 else 'ies'}" if armed else "would apply"
-    lines.append(f"{count} {apply}. What each changes (overlay explain ID says when):")
+    lines = [f"{count} {apply}. What each changes (overlay explain ID says when):"]
     for first in (*_ORDER, ""):
-        families: dict[str, list[str]] = {}
+        found: dict[str, list[str]] = {}
         for patch, changes in patches.items():
             if next((word for word in _ORDER if word in changes), "") == first:
                 family, _, name = patch.partition(".")
-                families.setdefault(family, []).append(name)
-        if families:
-            said = "; ".join(f"{family}: {_some(names, _SHOWN)}" for family, names in families.items())
+                found.setdefault(family, []).append(name)
+        if found:
+            said = "; ".join(f"{family}: {_some(names, _SHOWN)}" for family, names in found.items())
             lines.append(wrap(said, " " * 9, first=f"{first or 'unsaid':<9}"))
     return lines
 

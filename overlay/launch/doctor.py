@@ -3,26 +3,254 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from contextlib import suppress
 
+from overlay import _version
 from overlay.errors import OverlayError
-from overlay.launch.interpreters import (
-    PACKAGE,
-    armed_environment,
-    ask,
-    on_path,
-    refusal,
-    startup_file,
-    why_unarmed,
-)
 from overlay.model import settings
 from overlay.model.record import Record
-from overlay.source.installed import Installed  # noqa: TC001 -- a field type
+from overlay.source.decide import Installed  # noqa: TC001 -- a field type
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from overlay.runtime.engine import Engine
+
+
+#: Where the package lies.
+PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
+#: What the start-up files are called, beside their endings.
+_NAME = "overlay-startup"
+#: Programs that start the command in their arguments, in the same environment and on the same machine.
+_STARTERS = (
+    "chrt", "env", "gdb", "ionice", "nice", "nohup", "numactl", "perf", "setsid", "stdbuf", "strace",
+    "taskset", "time", "timeout",
+)  # fmt: skip
+
+
+class Interpreter(Record):
+    """A Python that a command runs in."""
+
+    #: How it is started.
+    path: str
+    #: Options of its own that matter here, such as `-S`.
+    options: tuple[str, ...] = ()
+    #: The words of `env` that start it: they decide which variables it gets.
+    behind: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """Return how it is started, in words."""
+        return " ".join((*self.behind, self.path, *self.options))
+
+
+def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
+    """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
+    from shutil import which
+
+    program = which(words[0], path=path) if words else None
+    if program is None:
+        return None
+    if _is_python(program):
+        return Interpreter(path=program, options=_options(words[1:]))
+    named = _shebang(program)
+    if named:
+        return interpreter_of(named, path)
+    if os.path.basename(words[0]) in _STARTERS:
+        for start in range(1, len(words)):
+            found = interpreter_of(words[start:], path)
+            if found is not None:
+                env = tuple(words[:start]) if os.path.basename(words[0]) == "env" else ()
+                return found.replace(behind=env + found.behind)
+    return None
+
+
+def _is_python(program: str) -> bool:
+    """Return whether a program is called as Python is."""
+    name = os.path.basename(program)
+    return name.startswith("python") and not name.removeprefix("python").strip("0123456789.t")
+
+
+def _options(words: Sequence[str]) -> tuple[str, ...]:
+    """Return those options of an interpreter by which it may leave out start-up files or packages."""
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word[:1] != "-" or word[1:2] in ("", "-"):
+            break
+        # After one of these comes no other letter of an option, but what belongs to it.
+        last = next((place for place, letter in enumerate(word) if letter in "cmWX"), len(word))
+        found += [f"-{letter}" for letter in word[1:last] if letter in "EIPSs"]
+        if word[last:] in ("W", "X"):
+            next(rest, None)
+        elif word[last : last + 1] in ("c", "m"):
+            break
+    return tuple(found)
+
+
+def _shebang(program: str) -> list[str]:
+    """Return the command that a script names in its first line, none if it names no Python."""
+    try:
+        with open(program, "rb") as file:
+            first, second = (os.fsdecode(file.readline(1024)) for _ in range(2))
+    except OSError:
+        return []
+    words = first[2:].split() if first.startswith("#!") else []
+    if words and second.startswith("'''exec' "):
+        # How installers write a path that is too long, or has a space in it, for a first line.
+        from shlex import split
+
+        with suppress(ValueError):
+            words = split(second.removeprefix("'''exec' "))[:1]
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if word != "-S"]
+    return words if words and _is_python(words[0]) else []
+
+
+def on_path(path: str | None = None) -> tuple[Interpreter, ...]:
+    """Return what `python` and `python3` are on a PATH, once if they are the same."""
+    from shutil import which
+
+    found: dict[tuple[str, str], Interpreter] = {}
+    for program in (which(name, path=path) for name in ("python", "python3")):
+        if program is not None:
+            key = (os.path.dirname(program), os.path.realpath(program))
+            found.setdefault(key, Interpreter(path=program))
+    return tuple(found.values())
+
+
+class Reply(Record):
+    """What a Python said of itself."""
+
+    #: Where its overlay would start from, empty if no start-up file ran.
+    started: str
+    #: Whether it is enabled.
+    enabled: bool
+    #: What it printed meanwhile.
+    said: str
+    #: The environment that it belongs to, as its `sys.prefix` has it.
+    prefix: str
+
+    @property
+    def other(self) -> bool:
+        """Whether it is another environment than ours, in which another overlay may be or none."""
+        return self.prefix != os.path.realpath(sys.prefix)
+
+
+_PROBE = (
+    "import sys; m = sys.modules.get('overlay.launch.startup'); "
+    "p = sys.modules.get('overlay.runtime.process'); "
+    "print('overlay-probe', int(p is not None and p.here().enabled), sys.prefix, "
+    "m.__file__ if m else '', sep='\\n')"
+)
+
+
+def armed_environment() -> dict[str, str]:
+    """Return the environment of this process, as one that is armed, without any other setting or patch."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
+    return {**environ, "OVERLAY": "1", "OVERLAY_PATCHES": "none"}
+
+
+def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 60.0) -> Reply:
+    """Start a Python as a command would, under its environment, and return what became of it.
+
+    Raises `OSError` if it cannot be started, `TimeoutError` among them: it gets `patience` seconds.
+    """
+    try:
+        done = subprocess.run(
+            [*interpreter.behind, interpreter.path, *interpreter.options, "-c", _PROBE], env={**environ},
+            capture_output=True, text=True, errors="replace", timeout=patience, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{interpreter.path} did not start within {patience:.0f} s") from error
+    _, mark, found = done.stdout.rpartition("overlay-probe\n")
+    # Of one that said nothing, by where it lies.
+    beside = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
+    enabled, prefix, started, *_ = found.split("\n") if mark else [""] * 3
+    return Reply(
+        started=started,
+        enabled=enabled == "1",
+        said="\n".join(line for line in done.stderr.splitlines() if line.startswith("overlay: ")),
+        prefix=os.path.realpath(prefix or beside),
+    )
+
+
+def refusal(interpreter: Interpreter, answer: Reply) -> str:
+    """Return why a Python that was asked is not enabled, and the way out; empty if it is."""
+    shown = interpreter.shown
+    if answer.enabled:
+        return ""
+    if answer.said:
+        return f"{shown} says: {answer.said.removeprefix('overlay: ')}"
+    if "-S" in interpreter.options:
+        return f"{shown} reads no start-up files: leave out -S"
+    if answer.other:
+        return (
+            f"{interpreter.path} is a different Python, without overlay: install overlay there as well, or "
+            f"have the job start {sys.executable}, as with its folder first on the PATH"
+        )
+    if interpreter.behind:
+        return f"{shown} does not get the variables OVERLAY...: leave out env"
+    return why_unarmed() or f"{shown} was not enabled, and does not say why"
+
+
+def why_unarmed() -> str:
+    """Return why a new process of this Python is not armed at its start, empty if it is. Raises nothing."""
+    try:
+        flags = (("no_site", "-S"), ("isolated", "-I"))
+        options = tuple(option for flag, option in flags if getattr(sys.flags, flag))
+        answer = ask(Interpreter(path=sys.executable, options=options), armed_environment())
+    except Exception as error:  # noqa: BLE001 -- no job may fail of a question
+        return f"none can be asked ({error!r})"
+    if answer.said:
+        sys.stderr.write(f"{answer.said}\n")
+    here = os.path.join(PACKAGE, "launch", "startup.py")
+    if answer.started and os.path.realpath(answer.started) == os.path.realpath(here):
+        return ""
+    if answer.started:
+        other = os.path.dirname(answer.started)
+        return f"it starts another copy of overlay, {other}: uninstall one of the two"
+    if sys.flags.no_site:
+        return "this interpreter runs with -S, which reads no start-up files: start it without"
+    if file := startup_file():
+        return f"{file} is there and was not run: look for what Python prints when it starts with -v"
+    return _why_missing()
+
+
+def _why_missing() -> str:
+    folders, beside = _folders(), os.path.dirname(PACKAGE)
+    where = folders[0] if folders else "site-packages"
+    if os.path.exists(os.path.join(beside, f"{_NAME}.pth")):
+        return (
+            f"{beside} is not a folder in which Python reads start-up files (`pip install --target`, "
+            f"PYTHONPATH): copy {_NAME}.pth and {_NAME}.start from it to {where}, or install without --target"
+        )
+    source = os.path.join(beside, "startup")
+    if os.path.exists(os.path.join(source, f"{_NAME}.pth")):
+        return (
+            f"overlay runs from a checkout, and editable installs carry no start-up file: "
+            f"copy {_NAME}.pth and {_NAME}.start from {source} to {where}"
+        )
+    return f"no {_NAME}.pth in {', '.join(folders) or 'any folder'}: install overlay again from its wheel"
+
+
+def startup_file() -> str:
+    """Return where the start-up file lies, empty if it is nowhere that Python looks."""
+    ending = ".start" if sys.version_info >= (3, 15) else ".pth"
+    places = [os.path.join(folder, _NAME + ending) for folder in _folders()]
+    return next((place for place in places if os.path.exists(place)), "")
+
+
+def _folders() -> list[str]:
+    """Return the folders in which Python reads start-up files."""
+    import site
+
+    return [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+
 
 #: What a check comes to: all is well, something is wrong, and there is nothing to say about it here.
 YES, NO, NONE = "yes", "no", "-"

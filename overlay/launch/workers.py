@@ -112,7 +112,7 @@ class Interception:
             self._unarmed = ""
             # What the start-up file has not done here, it need not do elsewhere.
             if not getattr(sys.modules.get("overlay.launch.startup"), "started", False):
-                from overlay.launch.interpreters import why_unarmed
+                from overlay.launch.doctor import why_unarmed
 
                 self._unarmed = why_unarmed()
         return self._unarmed

@@ -127,7 +127,7 @@ def _one_of(name: str, values: tuple[str, ...], environ: Environ, wrong: str) ->
 def strict(value: bool | None = None, environ: Environ = os.environ) -> bool:
     """Return whether strict mode is asked for. Raises `SelectionError` for a value that is neither."""
     if value is None:
-        return is_on("OVERLAY_STRICT", environ)
+        return _is_on("OVERLAY_STRICT", environ)
     if type(value) is not bool:
         raise SelectionError(f"strict must be True, False or None, got {value!r}")
     return value
@@ -135,11 +135,10 @@ def strict(value: bool | None = None, environ: Environ = os.environ) -> bool:
 
 def armed(environ: Environ = os.environ) -> bool:
     """Return whether processes are to be armed as they start. Raises `SelectionError` for what is neither."""
-    return is_on("OVERLAY", environ)
+    return _is_on("OVERLAY", environ)
 
 
-def is_on(name: str, environ: Environ = os.environ) -> bool:
-    """Return what a variable says that is yes or no. Raises `SelectionError` for what is neither."""
+def _is_on(name: str, environ: Environ) -> bool:
     wrong = f"is neither yes ({', '.join(_TRUE)}) nor no ({', '.join(_FALSE)})"
     return _one_of(name, (*_TRUE, *_FALSE), environ, wrong) in _TRUE
 
@@ -191,16 +190,12 @@ def in_company() -> bool:
 def packs(environ: Environ = os.environ) -> tuple[str, ...]:
     """Return the names of the packs to be loaded, sorted. Raises `SelectionError` for what is no name."""
     names = _split(environ.get("OVERLAY_PACKS", ""))
-    for name in names:
-        if not is_pack_name(name):
+    for name in names:  # which stand in patch ids
+        plain = name.isascii() and name == name.lower() and name.replace("-", "").isalnum()
+        if not (plain and name[0].isalpha()):
             msg = f"OVERLAY_PACKS: {name!r} is not the name of a pack: small letters, digits and hyphens"
             raise SelectionError(msg)
     return tuple(sorted(set(names)))
-
-
-def is_pack_name(name: str) -> bool:
-    """Return whether a pack may be called so: its name stands in patch ids."""
-    return name[:1].isalpha() and name.isascii() and name == name.lower() and name.replace("-", "").isalnum()
 
 
 def log_level(environ: Environ = os.environ) -> str:
@@ -253,20 +248,12 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
     raise SelectionError(f"{source}: {term!r} names no patch; {nearest(term, ids)}")
 
 
-#: Ids in a line, at most.
-_READ = 8
-
-
 def nearest(term: str, ids: list[str], listed: str = "`overlay list`") -> str:
-    """Return a hint for an unknown id: the nearest ones, else all, or what lists them if they are many."""
+    """Return a hint for an unknown id: the nearest ones, else what lists them."""
     from difflib import get_close_matches
 
     near = get_close_matches(term, ids, n=3)
     if not near:
         tails = {name.partition(".")[2]: name for name in ids}
         near = [tails[tail] for tail in get_close_matches(term, tails, n=3, cutoff=0.5)]
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    if len(ids) > _READ:
-        return f"there are {len(ids)}, which {listed} names"
-    return f"there are: {', '.join(ids) or 'none'}"
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {len(ids)}, which {listed} names"

@@ -80,15 +80,7 @@ def account_of(status: Status, digest: str) -> Account:
 def statement_of(
     lock: locks.Lock, verdicts: Iterable[Verdict], status: Status, account: Account
 ) -> Statement:
-    """Return what a rank says of itself.
-
-    Args:
-        lock: What was decided from the sources alone, whatever has been imported.
-        verdicts: What that was decided by.
-        status: The ledger.
-        account: What this rank has.
-
-    """
+    """Return what a rank says of itself: what was decided from the sources alone, and what it has."""
     from overlay.source.source import InstalledTree
 
     tree = InstalledTree()
@@ -148,12 +140,7 @@ class Difference(Record):
 
 
 def compare(kinds: Sequence[tuple[Statement, Sequence[int]]]) -> list[Difference]:
-    """Return what ranks differ in.
-
-    Args:
-        kinds: What ranks say of themselves, each with the ranks that say so.
-
-    """
+    """Return what ranks differ in. `kinds`: what they say of themselves, each with the ranks that say so."""
     copies = [(said.facts["overlay"], said.notes.get("overlay", ""), ranks) for said, ranks in kinds]
     found = [_difference("overlay", copies)]
     kinds = [(said, ranks) for said, ranks in kinds if said.facts != Statement.facts]

@@ -6,9 +6,13 @@ person can read, and a value.
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 
 from overlay._version import __version__
+from overlay.errors import LockError
+from overlay.model.whole import write_whole
 from overlay.source.decide import version_of
 from overlay.source.own_code import of_pack
 from overlay.source.registry import environment, of_overlay
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     #: A lock as data, in the form of its file.
     Lock = dict[str, Any]
 
+
 #: Changes with the form of what is written.
 FORMAT = 2
 #: What stands in the name of a fact about the source of a site, before the site.
@@ -35,6 +40,8 @@ HELD = ("locked", "here", "locked and not selected here", "selected here and not
 WRITTEN = ("was", "is", "dropped", "added")
 #: Ends the name of a fact that a lock has of each of its patches.
 SELECTED = ": selected"
+#: Bytes of a file.
+_LARGEST = 1 << 20
 
 
 def make_lock(static: Lock, verdicts: Iterable[Verdict], tree: Tree) -> Lock:
@@ -85,7 +92,6 @@ def _target(verdict: TargetVerdict) -> Lock:
 
 def with_digest(lock: Lock) -> Lock:
     """Return a lock that ends with its own digest."""
-    import json
     from hashlib import sha256
 
     body = {key: value for key, value in lock.items() if key != "digest"}
@@ -116,11 +122,6 @@ def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
 
     A companion comes along by itself, as it did when the lock was made, or is dropped. A patch that is not
     known any more is left to the comparison with the lock, which names it.
-
-    Args:
-        lock: The lock.
-        known: The patches that come with overlay, by id.
-
     """
     ids = [patch["id"] for patch in lock["patch"] if "/" in patch["id"] or patch["id"] in known]
     companions = {name for name, patch in known.items() if patch.companion}
@@ -151,3 +152,55 @@ def shown(value: str | None) -> str:
     if value is None:
         return "absent"
     return (value[:12] if len(value) == 64 else value) or "none"  # noqa: PLR2004 -- a digest, of which 12 digits do
+
+
+def read(path: str) -> Lock:
+    """Return the lock in a file, which is believed only if it is what its digest says. Raises `LockError`.
+
+    It holds no paths, no code and no addresses: reading it runs nothing and follows nothing.
+    """
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for somebody who writes
+            raise OSError("it is no regular file")  # noqa: TRY301
+        with open(path, "rb") as file:
+            text = file.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:  # a name that no file can have
+        raise LockError(f"the lock {path} cannot be read: {error}") from error
+    if len(text) > _LARGEST:
+        raise LockError(f"{path} is damaged: more than {_LARGEST} bytes")
+    try:
+        lock: Lock = json.loads(text)
+        form = lock["format"]
+        plain = _is_plain({**lock, "format": ""})
+        whole = form == FORMAT and with_digest(lock)["digest"] == lock["digest"] and bool(facts(lock))
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        what = f"is damaged, or of another overlay: {type(error).__name__}: {error}"
+        raise LockError(f"{path} {what}; write it with `overlay lock --update`") from error
+    if form != FORMAT:
+        what = f"was written by another overlay (format {form!r:.20}, this one reads {FORMAT})"
+    elif not whole:
+        what = "is damaged, or was edited: it is not what its digest says"
+    else:
+        what = "" if plain else "is damaged: a value in it has the wrong type"
+    if what:
+        raise LockError(f"{path} {what}; write it with `overlay lock --update`")
+    return lock
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value is made of tables, lists of tables and texts, as a lock is."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, (*value, *value.values())))
+    if isinstance(value, list):
+        return all(isinstance(one, dict) and _is_plain(one) for one in value)
+    return isinstance(value, str) and value.isprintable()
+
+
+def write(lock: Lock) -> str:
+    """Return a lock as the text of its file."""
+    return json.dumps(lock, indent=1) + "\n"
+
+
+def save(path: str, lock: Lock) -> None:
+    """Write a lock into a file: the whole of it, or what was there before stays. Raises `OSError`."""
+    write_whole(path, write(lock).encode())

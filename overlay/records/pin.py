@@ -40,7 +40,7 @@ class Pin:
         self._lock: Lock | None = None
         if self._digest:
             return
-        from overlay.records.lockfile import read
+        from overlay.records.lock import read
 
         self._lock = read(wanted)
         here, locked = locks.facts(self._static), locks.facts(self._lock)
@@ -93,7 +93,7 @@ def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
     """
     if wanted.startswith(DIGEST_PREFIX):
         return
-    from overlay.records.lockfile import read
+    from overlay.records.lock import read
 
     locked, here = (
         {name: value for name, value in locks.facts(lock).items() if name.startswith("pack ")}

@@ -16,8 +16,8 @@ from overlay.model.record import TYPE_CHECKING
 from overlay.records import run
 from overlay.runtime.finder import FirstFinder, Once, runs_one_of
 from overlay.runtime.job_log import JobLog, introduction, speaks_for_job
-from overlay.runtime.loading import awaited, load_all
 from overlay.runtime.unpickled import half_patched
+from overlay.source.registry import check_whole, ids, load_patches, missing_projects, watched_packages
 from overlay.source.selection import Selection, choose
 
 if TYPE_CHECKING:
@@ -28,10 +28,57 @@ if TYPE_CHECKING:
     from overlay.records.agreement import Account, Statement
     from overlay.records.lock import Lock
     from overlay.runtime.session import Session
-    from overlay.source.installed import Installed
+    from overlay.source.decide import Installed
     from overlay.source.source import InstalledTree
     from overlay.source.table import Table
     from overlay.verdict import Plan, Verdict
+
+
+def awaited() -> tuple[frozenset[str], list[str]]:
+    """Return the top-level packages that patches are for, and the ids of those that come with overlay.
+
+    No patch is imported. Raises `OverlayError` if they are not there, or not all of them.
+    """
+    try:
+        found = watched_packages(), ids()
+        missing = missing_projects()
+    except ModuleNotFoundError:
+        check_whole()
+        raise
+    if missing:
+        them = ", ".join(missing)
+        raise OverlayError(f"patches that come with overlay are missing ({them}): install overlay again")
+    return found
+
+
+def load_all() -> dict[str, Patch]:
+    """Return the patches that come with overlay and those of the packs that `OVERLAY_PACKS` names, by id.
+
+    Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded, or if the
+    patches that come with overlay are not there.
+    """
+    awaited()
+    patches = load_patches()
+    if not settings.packs():
+        return patches
+    from overlay.source.packs import named
+
+    packs = named()
+    wanted = settings.pin()
+    if wanted:
+        from overlay.records.pin import check_packs
+
+        check_packs(wanted, packs)
+    for pack in packs:
+        try:
+            found = load_patches(pack.package, prefix=f"{pack.name}/")
+        except OverlayError:
+            raise
+        except Exception as error:
+            msg = f"the pack {pack.name} ({pack.distribution} {pack.version}) cannot be loaded: {error!r}"
+            raise OverlayError(msg) from error
+        patches.update(found)
+    return patches
 
 
 _engines: list[ref[Engine]] = []
@@ -97,13 +144,8 @@ class Engine:
         """Enable what is asked for, as late as the first import of an upstream.
 
         Settings and ids are checked now. Nothing can wait where packs, a pin or a table of one's own decide,
-        where a glob needs to know which patches are opt-in, or where an upstream is there already.
-
-        Args:
-            patches: As for `overlay.enable`.
-            strict: As for `overlay.enable`.
-            at_start: This is the start of the interpreter: what it runs has imported nothing yet.
-
+        where a glob needs to know which patches are opt-in, or where an upstream is there already. `at_start`:
+        the interpreter starts, and what it runs has imported nothing yet.
         """
         packages, ids = awaited()
         asked = settings.read()
@@ -150,7 +192,7 @@ class Engine:
 
     def _say_if_in_vain(self) -> None:
         """Warn of a selection that has nothing for what is installed: no verdict on it is loud."""
-        from overlay.source.installed import installed
+        from overlay.source.decide import installed
         from overlay.source.source import InstalledTree
 
         chosen = self.chosen()
@@ -311,7 +353,7 @@ class Engine:
 
     def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
         """Return what is installed of the projects that patches are for, and of what runs beneath them."""
-        from overlay.source.installed import installed
+        from overlay.source.decide import installed
         from overlay.source.registry import environment
         from overlay.source.source import InstalledTree
 

@@ -122,13 +122,10 @@ class FirstFinder(WatchingFinder):
         *,
         at_start: bool = False,
     ) -> None:
-        """Wait for an upstream, or for nothing.
+        """Wait for an upstream, whose top-level package is one of `packages`, or for nothing.
 
-        Args:
-            packages: Its top-level package is one of these.
-            wake: Called before its first module is found. It calls `watch`, or `remove`.
-            at_start: What runs as `__main__` has imported nothing yet: its first import is still to come.
-
+        `wake` is called before its first module is found. It calls `watch`, or `remove`. `at_start`: what
+        runs as `__main__` has imported nothing yet.
         """
         super().__init__(frozenset(), lambda *_: None)
         self._packages = packages

@@ -152,15 +152,7 @@ class JobLog:
 
 
 def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> str:
-    """Return what a job is run with in a line of at most `_WIDTH` characters: versions that do not fit go.
-
-    Args:
-        lock: What was decided on here.
-        selected: How many patches are selected.
-        strict: Whether strict mode is on.
-        pinned: Whether there is a pin.
-
-    """
+    """Return what a job is run with in a line of at most `_WIDTH` characters: versions that do not fit go."""
     words = [f"{selected} patch{'es' * (selected != 1)} selected", *(["strict"] if strict else [])]
     words += [*(["pinned"] if pinned else []), f"digest {str(lock['digest'])[:12]}"]
     upstreams = {one["project"]: one["version"] for patch in lock["patch"] for one in patch["target"]}

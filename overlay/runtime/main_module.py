@@ -30,13 +30,8 @@ _reported: dict[CodeType, int] = {}
 def code(loader: Any, name: str, text: str | None, plain: CodeType, imported: Imported) -> CodeType:
     """Return the code of a module with a call that reports it, or `plain` if that cannot be made.
 
-    Args:
-        loader: Hands the code out. `loader.real` takes its place in the module once that is reported.
-        name: The module.
-        text: Its source.
-        plain: Its code as the real loader has it.
-        imported: Called with the name and the module object.
-
+    `loader` hands the code out, and `loader.real` takes its place in the module once that is reported. `text`
+    is the source of the module, and `plain` its code as the real loader has it.
     """
     if text is None:
         return plain

@@ -28,14 +28,9 @@ _OUT = ("failed", "incomplete", "skipped", "reverted")
 def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]) -> None:
     """Find the known defects that affect this job, keep them for the ledger, and log them in a line.
 
-    Only the first rank does. Never raises: no job may fail of a line in its log.
-
-    Args:
-        engine: What is enabled here, and keeps what is found.
-        dialect: How the settings are written, and whose defects they tell of.
-        parts: The settings by key, once for each part of the job that has its own, such as the actor and the
-            critic. A defect is met if one part meets all its conditions. A list meets what a member meets.
-
+    Only the first rank does. Never raises: no job may fail of a line in its log. `parts` are the settings by
+    key, once for each part of the job that has its own, such as the actor and the critic. A defect is met if
+    one part meets all its conditions. A list meets what a member meets.
     """
     if not is_first():
         return

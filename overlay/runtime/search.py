@@ -25,12 +25,21 @@ from contextlib import suppress
 from operator import attrgetter
 from types import CellType, FrameType, FunctionType, ModuleType
 
-from overlay.model.marks import ORIGINAL, is_wrapper
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
+
+
+#: By this a replacement says whose it is, and by this it keeps what it replaced.
+OWNER = "__overlay_patch__"
+ORIGINAL = "__overlay_original__"
+
+
+def is_wrapper(function: FunctionType) -> bool:
+    """Return whether a function was made with `functools.wraps`: its marks are copies of another's."""
+    return "__wrapped__" in function.__dict__
+
 
 #: A fresh Python 3.12 has some hundred frozen objects of its own; a server that froze its heap has many more.
 _FROZEN_BY_PYTHON = 2000

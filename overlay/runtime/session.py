@@ -14,12 +14,13 @@ from types import ModuleType
 
 from overlay import log
 from overlay.effect import load as load_effect
+from overlay.effect import of_module
 from overlay.errors import OverlayError, PatchError, PinError
+from overlay.ledger import PatchStatus, SiteStatus
 from overlay.model.record import TYPE_CHECKING
 from overlay.runtime.finder import spec_of
-from overlay.runtime.patch_state import ENDED, Entry
-from overlay.runtime.sites import ConflictError, prepare, put, run_as
-from overlay.source.decide import decide_all
+from overlay.runtime.sites import ConflictError, current, describe, prepare, put, run_as, take_out
+from overlay.source.decide import decide_all, variant_of
 from overlay.source.registry import PACK, module_of
 from overlay.source.selection import in_order
 from overlay.source.source import InstalledTree
@@ -28,13 +29,156 @@ from overlay.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from overlay.ledger import PatchStatus
-    from overlay.patch import Patch
+    from overlay.patch import Patch, Replacement
     from overlay.records.pin import Pin
     from overlay.runtime.finder import FirstFinder
     from overlay.runtime.sites import InstalledSite
     from overlay.source.selection import Selection
     from overlay.source.table import Table
+    from overlay.verdict import TargetVerdict
+
+
+#: States from which a patch does not come back within a session.
+ENDED = ("failed", "skipped")
+
+
+class Entry:
+    """One selected patch in this process."""
+
+    def __init__(self, patch: Patch) -> None:
+        self.patch = patch
+        self.verdict: Verdict | None = None
+        self.state = "waiting"
+        self.reason = ""
+        #: In one of the states `ENDED`, what it came to: a verdict, `failed` or `incomplete`.
+        self.outcome = ""
+        #: Every site that was put in place and not taken out, those of earlier lives of a module included.
+        self.installed: list[InstalledSite] = []
+        self._announced = False
+
+    @property
+    def label(self) -> str:
+        """Return the patch as the log and errors name it.
+
+        It is a word without a digit: Ray takes lines for the same that differ in words with one.
+        """
+        return self.patch.id
+
+    @property
+    def where(self) -> str:
+        """Return the projects and versions concerned."""
+        return self.verdict.where() if self.verdict is not None else ""
+
+    @property
+    def loss(self) -> str:
+        """Return what a warning adds that a companion is not there."""
+        return f"; without it, {self.patch.without}" if self.patch.companion and self.patch.without else ""
+
+    def sites(self) -> list[tuple[TargetVerdict, Replacement]]:
+        """Return what is to be replaced according to the verdict, target by target."""
+        if self.verdict is None or self.verdict.verdict != "apply":
+            return []
+        found = [(target, variant_of(self.patch, target)) for target in self.verdict.targets]
+        return [(target, one) for target, variant in found if variant for one in variant.replacements]
+
+    def holds(self, module: object, site: str) -> bool:
+        """Return whether a site of this very module object has our replacement."""
+        parent, raw = current(module, site)
+        # What a spawned process runs is copied into another module when it has been run.
+        copied = bool(run_as(module))
+        mine = [item for item in self.installed if item.site == site and item.after is raw]
+        return any(item.parent is parent or copied for item in mine)
+
+    def grow_old(self, module: str) -> None:
+        """Note that a module has been executed again: what is not in place any more is history."""
+        for site in self.installed:
+            if site.site.partition(":")[0] == module and not site.in_place:
+                site.past = True
+
+    def revert(self) -> None:
+        """Take out every site, the last one first, and say what could not be."""
+        left = take_out(self.installed)
+        self.installed = []
+        for text in left:
+            log.warning(f"left behind by {self.label}: {text}")
+
+    def end(self, outcome: str, reason: str) -> None:
+        """Take everything out, and stay out for this session."""
+        self.revert()
+        self.state = "failed" if outcome in ("failed", "incomplete") else "skipped"
+        self.outcome, self.reason = outcome, reason
+        if outcome == "conflict" and self.verdict is not None:
+            self.verdict = self.verdict.replace(verdict=outcome, reason=reason)
+
+    def settle(self) -> None:
+        """Set the state from what is in place now, and warn once of a site that was lost."""
+        if self.state in (*ENDED, "reverted") or self.verdict is None:
+            return
+        statuses = self._sites()
+        faults = [f"{status.site} {text}" for status, *texts in statuses for text in texts if text]
+        optional = [target.project.name for target in self.patch.targets if target.optional]
+        if faults:
+            self.state, self.reason = "incomplete", "; ".join(faults)
+        elif any(status.state == "waiting" for status, *_ in statuses if status.project not in optional):
+            self.state, self.reason = "waiting", ""
+        elif statuses:
+            self.state, self.reason = "applied", ""
+        for status, _, lost in statuses:
+            if lost:
+                log.warning(f"lost {self.label}: {status.site} {lost}")
+
+    def announce(self) -> None:
+        """Log once that the patch is in place."""
+        if self._announced or self.verdict is None or self.state != "applied":
+            return
+        self._announced = True
+        count, note = len(self.sites()), self.verdict.reason
+        # What is trusted on proof alone is worth a line of its own.
+        say = log.of_job if any(target.trusted for target in self.verdict.targets) else log.own
+        what = f"{count} site{'s' if count != 1 else ''}"
+        say(f"applied {self.label} to {self.where} ({what}){f': {note}' if note else ''}")
+
+    def status(self, *, wait: bool = True) -> PatchStatus:
+        """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
+        return PatchStatus(
+            patch=self.patch.id,
+            state=self.state,
+            reason=self.reason,
+            verdict=self.verdict,
+            sites=tuple(status for status, *_ in self._sites()),
+            effect=of_module(module_of(self.patch.id), wait=wait) if self.installed else None,
+        )
+
+    def _sites(self) -> list[tuple[SiteStatus, str, str]]:
+        """Return the state of each site as it is now, with who holds the original, and what stands there.
+
+        Either is empty if nothing is wrong with it.
+        """
+        found = []
+        for target, replacement in self.sites():
+            site = replacement.site
+            state = self.state if self.state in (*ENDED, "reverted") else "waiting"
+            held = lost = ""
+            for module, mine in self._copies(site):
+                parent, raw = current(module, site)
+                here = next((item for item in mine if item.parent is parent and item.after is raw), None)
+                state = "applied"
+                if here is None:
+                    lost = f"was replaced since by {describe(raw)}"
+                elif here.stale:
+                    held = f"is still held by something that took it {here.stale}"
+            state = "incomplete" if held or lost else state
+            found.append((SiteStatus(site=site, project=target.project, state=state), held, lost))
+        return found
+
+    def _copies(self, site: str) -> list[tuple[object, list[InstalledSite]]]:
+        """Return the modules that have a replaced site, the imported one first, with what was put there."""
+        mine = [item for item in self.installed if item.site == site]
+        imported = [item for item in mine if not run_as(item.module)]
+        module = sys.modules.get(site.partition(":")[0])
+        found = [(module, imported)] if module is not None and imported else []
+        return [*found, *((item.module, [item]) for item in mine if run_as(item.module) and not item.past)]
+
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.

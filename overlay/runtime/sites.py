@@ -14,12 +14,11 @@ import gc
 from types import FunctionType
 
 from overlay.errors import OverlayError
-from overlay.model.marks import ORIGINAL, OWNER, is_wrapper
 from overlay.model.record import TYPE_CHECKING
-from overlay.runtime.search import are_held, rebind, sole_names
+from overlay.runtime.search import ORIGINAL, OWNER, are_held, is_wrapper, rebind, sole_names
 from overlay.runtime.unpickled import mark
-from overlay.source.fingerprint import bare
 from overlay.source.shape import split_site
+from overlay.source.source import bare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -222,13 +221,10 @@ def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
 
 
 def put(sites: Sequence[InstalledSite], *, first: bool = False) -> None:
-    """Put prepared sites in place and rebind their aliases. On any failure everything is put back.
+    """Put prepared sites of one module in place and rebind their aliases. On a failure all is put back.
 
-    Args:
-        sites: Of one module.
-        first: Whether the module was executed just now, and never before: then no function of an earlier
-            import is anywhere, and a site to which nobody has another reference needs no search.
-
+    `first`: the module was executed just now, and never before. Then no function of an earlier import is
+    anywhere, and a site to which nobody has another reference needs no search.
     """
     done: list[InstalledSite] = []
     try:

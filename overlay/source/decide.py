@@ -6,8 +6,10 @@ what the audit says is what a trainer does.
 
 from __future__ import annotations
 
+import os
+
 from overlay.errors import OverlayError, SourceError
-from overlay.model.record import TYPE_CHECKING
+from overlay.model.record import TYPE_CHECKING, Record
 from overlay.source.selection import in_order
 from overlay.verdict import APPLY, LOUD, Plan, TargetVerdict, Verdict
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from overlay.patch import Patch, Project, Target, Variant
-    from overlay.source.source import Tree
+    from overlay.source.source import InstalledTree, Tree
     from overlay.source.table import Table
 
 
@@ -279,3 +281,32 @@ def _origins(site: str, tree: Tree | None) -> list[str]:
 
 def _overlap(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+class Installed(Record):
+    """A project as it is found, or not found."""
+
+    project: str
+    #: Empty if it is not installed.
+    version: str
+    #: The folder of the path that it is imported from; empty if it is not installed.
+    where: str
+
+
+def installed(projects: Iterable[Project], tree: InstalledTree) -> tuple[Installed, ...]:
+    """Return what is found of each project. Never raises."""
+    return tuple(_look(project, tree) for project in projects)
+
+
+def _look(project: Project, tree: InstalledTree) -> Installed:
+    file = tree.file(project.marker)
+    if not file:
+        return Installed(project=project.name, version="", where="")
+    try:
+        version = version_of(project, tree) or UNKNOWN
+    except OverlayError:
+        version = UNKNOWN
+    is_package = os.path.splitext(os.path.basename(file))[0] == "__init__"
+    for _ in range(project.marker.count(".") + 1 + is_package):
+        file = os.path.dirname(file)
+    return Installed(project=project.name, version=version, where=file)

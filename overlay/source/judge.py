@@ -57,16 +57,9 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
     tree: Tree,
     table: Table,
 ) -> Finding:
-    """Return what a tree is to a defect. Never raises.
+    """Return what a tree is to a defect, in which what it leaves to its patch is filled in. Never raises.
 
-    Args:
-        defect: The defect, with what it leaves to its patch filled in.
-        patches: All that are known, by id.
-        everything: What is decided on each of them if all are selected.
-        planned: What is decided with the selection that counts.
-        tree: The source.
-        table: Which sources have it.
-
+    `everything`: what is decided on each patch if all are selected; `planned`: with the selection that counts.
     """
     found = _look(defect, everything, tree, table)
     state = _OF_VERDICTS.get(found.verdict, "unknown-source")

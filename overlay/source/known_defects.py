@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 
 def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
-    """Return all defects by id; what one leaves to the patch that fixes it stands in it.
-
-    Args:
-        patches: All that are known, by id.
-
-    """
+    """Return all defects by id; what one leaves to the patch that fixes it stands in it."""
     table = tables()
     return {defect.id: whole(defect, patches, table) for defect in records(patches)}
 

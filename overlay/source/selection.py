@@ -30,9 +30,7 @@ class Selection(Record):
     def without(self, drop: Iterable[str], *, strict: bool = False) -> str:
         """Return what to set, or to call, to select the same without some patches.
 
-        Args:
-            drop: Ids.
-            strict: Whether strict mode is an argument of `enable()` as well.
+        `strict`: strict mode is an argument of `enable()` as well.
         """
         terms = (*self.terms, *(f"-{name}" for name in sorted(drop)))
         if not self.given:

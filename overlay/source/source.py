@@ -12,28 +12,17 @@ import os
 import re
 import sys
 from glob import escape, glob
+from importlib.machinery import ModuleSpec
+from types import CodeType
 
 from overlay.errors import SourceError
 from overlay.source import shape
-from overlay.source.bindings import Module, find
-from overlay.source.fingerprint import inside
-from overlay.source.locate import (
-    LARGEST,
-    ask_finders,
-    ask_path,
-    importable,
-    is_endless,
-    portions,
-    read_file,
-    stated_version,
-)
-from overlay.source.shape import split_site
+from overlay.source.shape import Module, find, split_site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import CodeType
+    from importlib.metadata import Distribution
     from typing import Any, TypeVar
 
     from overlay.patch import Project
@@ -211,11 +200,7 @@ class Tree:
 
 
 class InstalledTree(Tree):
-    """What the running interpreter imports, or with `site` what it would import from those folders alone.
-
-    Args:
-        site: A folder or an archive, or several in the order of Python's path.
-    """
+    """What the running interpreter imports, or what it would import from folders or archives alone."""
 
     def __init__(self, site: str | Sequence[str] | None = None) -> None:
         super().__init__()
@@ -270,11 +255,7 @@ class InstalledTree(Tree):
         return (spec.origin or "") if spec is not None else ""
 
     def remarks(self, markers: Iterable[str]) -> list[str]:
-        """Return a sentence for each file by which a project that is not in these folders lies elsewhere.
-
-        Args:
-            markers: A module of each project.
-        """
+        """Return a sentence for each file by which a project that is not in these folders lies elsewhere."""
         absent = {marker.partition(".")[0] for marker in markers if self._spec(marker) is None}
         said = []
         for file in [file for site in self.sites or () for file in sorted(glob(f"{escape(site)}/*.pth"))]:
@@ -342,10 +323,7 @@ def _wrong(module: str, what: str, error: Exception) -> str:
 def _absolute(imported: tuple[int, str, str] | None, module: str, *, is_package: bool) -> str:
     """Return the site that a name of a module is imported from, empty if it is not, or by more than that.
 
-    Args:
-        imported: The level of the `from` import that alone binds the name, the module in it, and the name.
-        module: The module.
-        is_package: Whether it is a package, which decides on what its relative imports mean.
+    `imported`: the level of the `from` import that alone binds the name, the module in it, and the name.
     """
     if imported is None:
         return ""
@@ -357,3 +335,114 @@ def _absolute(imported: tuple[int, str, str] | None, module: str, *, is_package:
         package = package[: len(package) - level + 1]
         base = ".".join([*package, base] if base else package)
     return f"{base}:{name}"
+
+
+def bare(code: CodeType) -> CodeType:
+    """Return code without where it lies. Python compares all the rest, -0.0 and 0.0 told apart."""
+    inside = tuple(bare(one) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=inside)
+
+
+def inside(code: list[CodeType], qualname: str) -> list[CodeType]:
+    """Return what has a qualified name in the code of a module, without where it lies."""
+    found = code
+    for name in qualname.split("."):
+        constants = [constant for one in found for constant in one.co_consts]
+        found = [one for one in constants if isinstance(one, CodeType) and one.co_name == name]
+    return [bare(one) for one in found]
+
+
+#: Bytes of a source or a version file, many times what any module that a patch knows has. A parser takes a
+#: hundred times as much memory.
+LARGEST = 1 << 21
+
+
+def is_endless(path: str) -> bool:
+    """Return whether reading a path would take for ever: a pipe, a device, a file of no reasonable size."""
+    return os.path.exists(path) and (not os.path.isfile(path) or os.path.getsize(path) > LARGEST)
+
+
+def importable(site: str) -> bool:
+    """Return whether a path is a folder or an archive that modules can be imported from."""
+    return bool(site) and _entry_finder(site) is not None
+
+
+def stated_version(found: Distribution) -> str | None:
+    """Return the version in the metadata of a distribution, `None` if an interrupted installer left none."""
+    folder = getattr(found, "_path", None)  # the library opens whatever lies there
+    if isinstance(folder, os.PathLike):
+        folder = os.fspath(folder)
+        inside = [os.path.join(folder, name) for name in ("METADATA", "PKG-INFO")]
+        if any(map(is_endless, inside if os.path.isdir(folder) else [folder])):
+            return None
+    try:
+        return found.metadata["Version"]
+    except Exception:  # noqa: BLE001 -- each release of the library has another one for metadata that is missing
+        return None
+
+
+def ask_finders(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Ask the interpreter's finders, those that arm patches excepted."""
+    for finder in list(sys.meta_path):
+        find_spec = getattr(finder, "find_spec", None)
+        if find_spec is None or getattr(finder, "overlay_finder", False):
+            continue
+        try:
+            spec: ModuleSpec | None = find_spec(module, path)
+        except Exception:  # noqa: BLE001, S112 -- a finder of someone else's that needs the parent imported
+            continue
+        if spec is not None:
+            return spec
+    return None
+
+
+def ask_path(module: str, path: Sequence[str]) -> ModuleSpec | None:
+    """Look in folders and archives only. Portions of a namespace package are put together."""
+    found: list[str] = []
+    for entry in path:
+        finder = _entry_finder(entry)
+        spec: ModuleSpec | None = finder.find_spec(module) if finder is not None else None
+        if spec is None:
+            continue
+        if spec.loader is not None:
+            return spec
+        found += spec.submodule_search_locations or []
+    if not found:
+        return None
+    spec = ModuleSpec(module, None, is_package=True)
+    spec.submodule_search_locations = found
+    return spec
+
+
+def _entry_finder(entry: str) -> Any:
+    """Return a fresh finder for one folder or archive: the interpreter's own ones cache what they list."""
+    for hook in sys.path_hooks:
+        try:
+            finder: Any = hook(entry)
+        except ImportError:  # that is how a path hook says no
+            continue
+        return finder
+    return None
+
+
+def portions(path: Any) -> list[str]:
+    """Return the folders and archives of a package's path, none for what is no package."""
+    # A namespace path recomputes itself through `sys.modules` when it is iterated; what it holds is enough.
+    return list(getattr(path, "_path", None) or path or ())
+
+
+def read_file(path: str, spec: ModuleSpec | None) -> bytes | None:
+    """Return a file, also one inside an archive, `None` if there is none, or one of no reasonable size."""
+    if is_endless(path):
+        return None
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        pass
+    get_data = getattr(spec and spec.loader, "get_data", None)
+    try:
+        data: bytes | None = get_data(path) if get_data else None
+    except OSError:
+        return None
+    return data

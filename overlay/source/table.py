@@ -202,7 +202,7 @@ class Table:
         rows = self.rows(patch, target)
         rows = [row for row in rows if row.verdict == APPLY] or rows
         rows.reverse()  # of two that are as near, the newer one
-        return min(rows, key=lambda row: _misses(row, tree), default=None)
+        return min(rows, key=lambda row: misses(row, tree), default=None)
 
 
 @cache
@@ -282,7 +282,8 @@ def _fault(site: str, said: Said, tree: Tree) -> str:
     return "" if digest == said else f"has an unknown digest {digest}"
 
 
-def _misses(row: Row, tree: Tree) -> int:
+def misses(row: Row, tree: Tree) -> int:
+    """Return how many sites of a source are not as a row says."""
     return sum(not is_so(site, said, tree) for site, said in row.sites.items())
 
 

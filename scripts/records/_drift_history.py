@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.errors import SourceError
-from overlay.source.bindings import Module
+from overlay.source.shape import Module
 from overlay.source.source import Tree
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from overlay.source.bindings import Module
+from overlay.source.shape import Module
 from overlay.source.source import InstalledTree, Tree
 from sources import releases as listed
 from sources.git_sources import FetchError

@@ -17,7 +17,7 @@ from overlay.desk.output import EXIT_USAGE
 from overlay.errors import LockError, OverlayError
 from overlay.model import settings as _settings
 from overlay.records import lock as _lock
-from overlay.records import lockfile
+from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
 from tortures import _values
 

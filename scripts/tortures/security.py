@@ -21,7 +21,7 @@ import overlay
 import overlay.compat
 import overlay.patches
 from overlay.records import lock as _lock
-from overlay.records import lockfile
+from overlay.records import lock as lockfile
 from tortures import _hostile
 from tortures.fuzz import example
 

@@ -69,5 +69,5 @@ def test_what_is_wrong_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch
     (place, *_) = [
         (file, line) for file, line, _ in reached("enable", subject) if file.endswith("runtime/search.py")
     ]
-    monkeypatch.setattr("overlay.runtime.patch_state.take_out", lambda sites: [])
+    monkeypatch.setattr("overlay.runtime.session.take_out", lambda sites: [])
     assert in_a_child(lambda: judge("enable", subject, place, 1, "error"))["wrong"]

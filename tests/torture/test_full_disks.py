@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from overlay.cli import main
-from overlay.records import lockfile
+from overlay.records import lock as lockfile
 
 LOCK = ["lock", "--update", "--patches", "megatron.recompute", "--file"]
 

@@ -21,7 +21,7 @@ def test_an_error_of_our_own_or_a_right_answer(kind: str) -> None:
 
 
 def test_a_wrong_answer_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from overlay.records import lockfile
+    from overlay.records import lock as lockfile
 
     def read(path: str) -> Any:
         return Path(path).read_bytes()[0]

@@ -24,21 +24,6 @@ def site(worksite: Venv, tmp_path: Path) -> Iterator[Venv]:
         shutil.rmtree(folder)
 
 
-def test_packs_are_listed_without_being_imported(worksite: Venv) -> None:
-    listed = worksite.read("packs")
-    about = {
-        "name": "acme",
-        "package": "acme_overlay.patches",
-        "distribution": "acme-overlay",
-        "version": "4.5",
-    }
-    assert listed == [{**about, "loaded": False}]
-    done = worksite.run("-c", f"from overlay.cli import main; main(['packs']){SHOW}")
-    assert "OVERLAY_PACKS=acme loads it" in done.stdout
-    assert done.stdout.split()[-1] == "False"
-    assert worksite.read("packs", OVERLAY_PACKS="acme") == [{**about, "loaded": True}]
-
-
 def test_a_pack_that_is_not_named_is_not_loaded(worksite: Venv) -> None:
     done = worksite.run("-c", PROBE + SHOW, OVERLAY="1")
     assert done.stdout.split() == [PLAIN, "False"]
@@ -72,8 +57,6 @@ def test_two_packs_of_one_name_are_an_error(site: Venv) -> None:
     done = site.run("-c", PROBE, **ARMED)
     assert done.stdout.split() == [PLAIN]
     assert "'acme' is claimed by acme-overlay 4.5 (acme_overlay.patches) and rival 1.0" in done.stderr
-    # As long as nobody asks for it, it is only listed.
-    assert len(site.read("packs")) == 2
     assert site.run("-m", "overlay", "list").returncode == 0
 
 

@@ -328,7 +328,7 @@ def test_workers_that_will_not_be_patched_are_not_said_to_be(
 ) -> None:
     """As in an editable installation, which has no start-up file."""
     monkeypatch.setattr(startup, "started", False)
-    monkeypatch.setattr("overlay.launch.interpreters.why_unarmed", lambda: "no file starts it")
+    monkeypatch.setattr("overlay.launch.doctor.why_unarmed", lambda: "no file starts it")
     fake.jobs.watch()
     assert fake.start() == {"env_vars": TOLD}
     said = capsys.readouterr().err

@@ -9,7 +9,7 @@ import warnings
 from importlib import import_module
 from importlib.util import find_spec
 
-from overlay.runtime.loading import load_all
+from overlay.runtime.engine import load_all
 from overlay.source.registry import contract_of
 
 #: Nothing is wrong; something is; an exception; no end within its time; the process ended without a word; a

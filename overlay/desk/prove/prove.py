@@ -1,4 +1,4 @@
-"""Runs the contracts of patches on what is installed here, and judges each by its two runs."""
+"""`overlay prove`: runs the contracts of patches on what is installed, and judges each by its two runs."""
 
 from __future__ import annotations
 
@@ -8,39 +8,45 @@ import secrets
 import signal
 import sys
 import tempfile
+from collections import Counter
 from datetime import datetime, timezone
 
-from overlay.desk.lint import faults
+from overlay.desk.output import EXIT_LOUD, EXIT_OK, say, show
 from overlay.desk.processes import Commands
 from overlay.desk.prove.contract import CRASHED, HOLDS, NO_END, NOT_RUN, RAISES, STRICTLY, WRONG
 from overlay.desk.prove.rows import File, Trial, trial, unjudged
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.settings import ALONE
+from overlay.model.text import table, wrap
+from overlay.source.decide import version_of
+from overlay.source.registry import environment
+from overlay.source.source import InstalledTree
 from overlay.source.table import Row  # noqa: TC001 -- a field type
 from overlay.verdict import APPLY
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Iterator
 
     from overlay.patch import Patch
-    from overlay.source.source import Tree
-    from overlay.source.table import Table
+    from overlay.runtime.engine import Engine
     from overlay.verdict import Verdict
 
     #: What became of one run of a contract, one of `RUN_OUTCOMES`, and what was said of it.
     Outcome = tuple[str, str]
 
-#: What is said of a patch: upstream alone fails its contract, and the patch keeps it; upstream did not fail
-#: it; the patch fails it; it was not run.
-PROVEN, UNSHOWN, FAILS, _ = PROOF_VERDICTS = ("proven", "not shown", "FAILS", NOT_RUN)
+#: What is said of a patch that was run: upstream alone fails its contract, and the patch keeps it; upstream
+#: did not fail it; the patch fails it.
+PROVEN, UNSHOWN, FAILS = "proven", "not shown", "FAILS"
 #: Seeds that a contract is run with before a row is written.
 SEEDS = 3
+#: Seconds for one run of a contract, on a machine that is busy.
+_PATIENCE = 240
 #: Contracts that run at once: two, or more where each has four cores. Some start ranks, or a Ray cluster.
 _AT_ONCE = max(2, min(8, (os.cpu_count() or 1) // 4))
 #: The path is that of this process: what it decided on is what is run.
 _CODE = "import sys; sys.path[:] = {!r}; from overlay.desk.prove.contract import main; main(*{!r})"
-_PACKS = "OVERLAY_PACKS"
 #: Hides GPUs. Not empty, as Ray counts them where a contract starts a cluster that says it has GPUs, and
 #: gives its workers one of these each. ROCR_VISIBLE_DEVICES beside these is an error of verl's.
 _HIDDEN = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), ",".join(["-1"] * 8))
@@ -52,7 +58,7 @@ class Proof(Record):
     patch: str
     #: Projects and versions, as `verl 0.8.0`.
     where: str
-    #: `proven`, `not shown`, `FAILS` or `not run`.
+    #: `proven`, `not shown`, `FAILS` or `not run`; where rows are written, what they say.
     verdict: str
     #: Why it is not proven; of one that is, what upstream alone gets wrong.
     why: str
@@ -63,79 +69,142 @@ class Proof(Record):
     rows: tuple[Row, ...] = ()
 
 
-def seeds(first: int) -> list[int]:
-    """Return the seeds that follow from the first, with which a row is proven."""
-    return [*range(first, first + SEEDS)]
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes to its parser."""
+    what = "ids or globs (default: all that apply here)"
+    parser.add_argument("patches", nargs="*", metavar="PATCH", help=what)
+    what = "the seed of the contracts' inputs (default: a new one, printed)"
+    parser.add_argument("--seed", type=int, metavar="N", help=what)
+    what = f"the time limit of each run (default: {_PATIENCE})"
+    parser.add_argument("--timeout", type=int, default=_PATIENCE, metavar="SECONDS", help=what)
+    what = (
+        "try patches on a source that they were not tested on, and add what holds to a table, which "
+        "OVERLAY_TRUST then names"
+    )
+    parser.add_argument("--write", metavar="FILE", help=what)
+    what = "with --write: you have read how the source differs, and a contract that holds is enough"
+    parser.add_argument("--judged", action="store_true", help=what)
+    parser.set_defaults(command=run)
+
+
+def run(engine: Engine, arguments: argparse.Namespace) -> int:
+    """Prove, and print what came of it."""
+    path = arguments.write or ""
+    file = File.read(path) if path else File()
+    prover = Prover(engine, arguments)
+    wanted = _asked_for(engine, arguments.patches, ("unknown-source",) if path else (APPLY, "conflict"))
+    found: list[Proof] = []
+    for one in map(prover.tried, *zip(*wanted, strict=True)) if path and wanted else prover.proven(wanted):
+        found.append(one)
+        say(f"[{len(found)}/{len(wanted)}] {one.patch}: {one.verdict}")
+        if one.rows:  # now: the next contract may take long, and be interrupted
+            file = file.plus(one.rows)
+            file.write(path)
+
+    data = {
+        "seed": prover.seeds[0],
+        "environment": prover.beside,
+        "file": path,
+        "rows": [one.to_dict() for one in found],
+    }
+    head = ("patch", "on", "alone", "patched", "verdict", "why")
+    cells = [
+        (one.patch, one.where, one.alone or "-", one.patched or "-", one.verdict, one.why) for one in found
+    ]
+    counts = Counter(one.verdict for one in found)
+    told = [f"{count} {word}" for word, count in sorted(counts.items())] or ["no patch to be tried here"]
+    foot = f"{', '.join(told)}; {prover.surroundings}, seed {prover.seeds[0]}"
+    if path:
+        count = sum(bool(one.rows) for one in found)
+        foot += f"; {count} of {len(found)} written to {path}"
+        foot += f": OVERLAY_TRUST={path} goes by it" if count else ""
+    show(arguments, data, lambda: "\n".join([table(head, cells), "", wrap(foot)]))
+    if path:
+        return EXIT_LOUD if any(arguments.patches or one.alone for one in found if not one.rows) else EXIT_OK
+    unrun = [one for one in found if one.verdict == NOT_RUN]
+    wrong = len(unrun) == len(found) or any(one.verdict in (UNSHOWN, FAILS) for one in found)
+    return EXIT_LOUD if wrong or any(one.patch in arguments.patches for one in unrun) else EXIT_OK
+
+
+def _asked_for(engine: Engine, named: list[str], verdicts: tuple[str, ...]) -> list[tuple[Patch, Verdict]]:
+    """Return the patches that are meant, those named or else of some verdicts, and what is decided here."""
+    plan = engine.plan(named) if named else engine.plan_each()
+    # Companions come along with whatever is selected, and were not asked for.
+    chosen = {*plan.selection} - {*(plan.companions if named else ())}
+    return [
+        (engine.known()[one.patch], one)
+        for one in plan.verdicts
+        if one.patch in chosen and (named or one.verdict in verdicts)
+    ]
 
 
 class Prover:
-    """Runs contracts with a seed, each for so many seconds at most."""
+    """Runs contracts with the options of the command."""
 
-    def __init__(self, seed: int, seconds: float) -> None:
-        self._seed, self._seconds = seed, seconds
+    def __init__(self, engine: Engine, options: argparse.Namespace) -> None:
+        first = secrets.randbelow(2**31) if options.seed is None else options.seed
+        self.seeds = [*range(first, first + SEEDS)]
+        self._seconds, self._judged = options.timeout, options.judged
+        self._tree, self._table = InstalledTree(), engine.tested()
+        #: What a lock records beside the patched projects. None of it is imported.
+        self.beside = {one.name: version_of(one, self._tree) for one in environment().RECORDED}
+        self.surroundings = ", ".join(f"{name} {text or 'absent'}" for name, text in self.beside.items())
         self._commands = Commands(_AT_ONCE)
 
-    def prove(self, wanted: Iterable[tuple[Patch, Verdict]]) -> Iterator[Proof]:
+    def proven(self, wanted: Iterable[tuple[Patch, Verdict]]) -> Iterator[Proof]:
         """Run contracts on upstream alone and with the patch, and yield what came of each.
 
-        A patch that does not apply is not run, and that is said.
+        A patch that does not apply is not run, and that is said. Two that claim one site are each proven by
+        itself.
         """
-        given = [*wanted]
-        runs = self._runs([(one.id, self._seed) for one, said in given if said.verdict == APPLY])
-        for patch, verdict in given:
-            applies = verdict.verdict == APPLY
+        given = [(patch, said, said.verdict in (APPLY, "conflict")) for patch, said in wanted]
+        runs = self._runs([(patch.id, self.seeds[0]) for patch, _, applies in given if applies])
+        for patch, verdict, applies in given:
             yield _judged(patch, verdict, *next(runs)) if applies else _not_run(patch, verdict)
 
-    def tries(
-        self, wanted: Iterable[tuple[Patch, Verdict]], tree: Tree, table: Table, how: str, *, judged: bool
-    ) -> Iterator[Proof]:
-        """Try patches that do not know their source here, and yield what came of each, and the rows for it.
+    def tried(self, patch: Patch, verdict: Verdict) -> Proof:
+        """Try a patch that does not know its source here, and return what came of it, and the rows for it."""
+        name = " + ".join(f"{one.project} {one.version}" for one in verdict.targets if one.version)
+        given = trial(patch, self._tree, self._table, f"{name}, here")
+        why = given.refused
+        if not (why or given.absent or self._judged):
+            changed = unjudged(given.choices[0], patch, self._table)
+            why = f"this source of {changed[0]}, which the patch replaces, is new" if changed else ""
+            why = why or "a contract does not notice every change"
+            why += "; read how the source differs, then add --judged"
+        if why:
+            return _not_run(patch, verdict, why)
+        if rows := given.absent:
+            return _not_run(patch, verdict, rows[0].reason).replace(rows=rows, verdict=rows[0].verdict)
+        return self._first_that_holds(patch, verdict, given)
 
-        Args:
-            wanted: Patches with what is decided on them, each after those that it requires.
-            tree: What that was decided on.
-            table: What they were tested on.
-            how: What the rows say of how they came about, beside their day and their seeds.
-            judged: Whether somebody has read how the source differs.
-
-        """
-        for patch, verdict in wanted:
-            name = " + ".join(f"{one.project} {one.version}" for one in verdict.targets if one.version)
-            found = trial(patch, tree, table, f"{name}, here")
-            why = found.refused or "; ".join(faults(patch))
-            if not (why or found.absent or judged):
-                changed = unjudged(found.choices[0], patch, table)
-                why = f"this source of {changed[0]}, which the patch replaces, is new" if changed else ""
-                why = why or "a contract does not notice every change"
-                why += "; read how the source differs, then add --judged"
-            if why:
-                yield _not_run(patch, verdict, why)
-            elif rows := found.absent:
-                yield _not_run(patch, verdict, rows[0].reason).replace(rows=rows, verdict=rows[0].verdict)
-            else:
-                yield self._tried(patch, verdict, found, how)
-
-    def _tried(self, patch: Patch, verdict: Verdict, given: Trial, how: str) -> Proof:
+    def _first_that_holds(self, patch: Patch, verdict: Verdict, given: Trial) -> Proof:
         """Run the contract with each choice of variants, up to the first that holds with each seed."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trial.json")
             for rows in given.choices:
                 File(rows=rows).write(path)
                 found = set()
-                for runs in self._runs([(patch.id, seed) for seed in seeds(self._seed)], path):
+                for runs in self._runs([(patch.id, seed) for seed in self.seeds], path):
                     last = _judged(patch, verdict, *runs)
-                    found.add((last.verdict, runs[0][0]))
+                    found.add((last.verdict, last.alone))
                     if last.verdict not in (PROVEN, UNSHOWN):
                         break
                 for means, made in (((UNSHOWN, HOLDS), given.alone), ((PROVEN, WRONG), rows)):
                     if found == {means}:
-                        new = _dated(made, f"seeds {', '.join(map(str, seeds(self._seed)))} and {how}")
+                        new = self._dated(made)
                         return last.replace(rows=new, verdict=new[0].verdict, why=new[0].proven)
                 if last.verdict == NOT_RUN:
                     break
         if last.verdict == PROVEN:
             return last.replace(why=f"upstream alone raises, which need not be the defect: {last.why}")
         return last
+
+    def _dated(self, rows: Iterable[Row]) -> tuple[Row, ...]:
+        """Return rows that say when and how they came about."""
+        today = datetime.now(tz=timezone.utc).date().isoformat()
+        how = f"seeds {', '.join(map(str, self.seeds))} and {self.surroundings}"
+        return tuple(row.replace(date=today, proven=f"proven on {today} with {how}") for row in rows)
 
     def _runs(self, wanted: list[tuple[str, int]], trust: str = "") -> Iterator[tuple[Outcome, Outcome]]:
         """Yield the outcomes on upstream alone and with the patch, of patches with seeds.
@@ -149,9 +218,9 @@ class Prover:
     def _run(self, patch: str, seed: int, how: str, trust: str) -> Outcome:
         """Run one contract in a process of its own, and end all that it has started."""
         # Of overlay's own settings contracts keep where patches come from. The first one marks the run.
-        environ = {settings.PROVE_RUN: secrets.token_hex(8)}
         given = os.environ.items()
-        environ |= {key: text for key, text in given if key == _PACKS or not key.startswith("OVERLAY")}
+        kept = {key: text for key, text in given if key == "OVERLAY_PACKS" or not key.startswith("OVERLAY")}
+        environ = {settings.PROVE_RUN: secrets.token_hex(8), **kept}
         environ |= {"OMP_NUM_THREADS": "1", "OVERLAY_LOG": "off", "TORCHDYNAMO_DISABLE": "1", **_HIDDEN}
         environ |= {settings.PROVE: ALONE} if how == ALONE else {}
         environ |= {"OVERLAY_TRUST": os.path.abspath(trust)} if trust else {}
@@ -168,12 +237,10 @@ class Prover:
                 return outcome, why
             output.seek(0)
             last = "".join(output.read().decode(errors="replace").strip().splitlines()[-1:])
-        how = (
-            f"with status {status}, without an answer"
-            if status >= 0
-            else f"by {signal.Signals(-status).name}"
+        ended = (
+            f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}, without an answer"
         )
-        return CRASHED, f"its process ended {how}{': ' * bool(last)}{last[:200]}"
+        return CRASHED, f"its process ended {ended}{': ' * bool(last)}{last[:200]}"
 
 
 def _not_run(patch: Patch, decided: Verdict, why: str = "") -> Proof:
@@ -187,23 +254,13 @@ def _judged(patch: Patch, decided: Verdict, alone: Outcome, patched: Outcome) ->
     if patched[0] == NOT_RUN:
         verdict, why = patched
     elif patched[0] != HOLDS:
-        verdict, why = FAILS, f"with the patch: {_text(patched)}"
+        verdict, why = FAILS, f"with the patch: {': '.join(filter(None, patched))}"
     # As the patch holds in the same surroundings, it is upstream that raised.
     elif alone[0] in (WRONG, RAISES):
         verdict, why = PROVEN, alone[1]
     elif alone[0] != HOLDS:
-        verdict, why = UNSHOWN, f"upstream alone: {_text(alone)}"
+        verdict, why = UNSHOWN, f"upstream alone: {': '.join(filter(None, alone))}"
     else:
         verdict, why = UNSHOWN, "upstream alone keeps the contract: it does not show the defect here"
     found = _not_run(patch, decided.replace(verdict=APPLY), why)
     return found.replace(verdict=verdict, alone=alone[0], patched=patched[0])
-
-
-def _text(outcome: Outcome) -> str:
-    return ": ".join(filter(None, outcome))
-
-
-def _dated(rows: Iterable[Row], how: str) -> tuple[Row, ...]:
-    """Return rows that say when and how they came about."""
-    today = datetime.now(tz=timezone.utc).date().isoformat()
-    return tuple(row.replace(date=today, proven=f"proven on {today} with {how}") for row in rows)

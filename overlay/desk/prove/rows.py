@@ -18,7 +18,7 @@ from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.whole import write_whole
 from overlay.source.decide import decide
 from overlay.source.registry import of_code
-from overlay.source.table import Row, files_digest, is_so, rows_in, said
+from overlay.source.table import Row, files_digest, is_so, misses, rows_in, said
 from overlay.verdict import APPLY
 
 if TYPE_CHECKING:
@@ -44,14 +44,9 @@ class Trial(Record):
 
 
 def trial(patch: Patch, tree: Tree, table: Table, name: str) -> Trial:
-    """Return what is to be tried of a patch on a source, which a table does not know.
+    """Return what is to be tried of a patch on a source that its table does not know.
 
-    Args:
-        patch: The patch.
-        tree: The source.
-        table: What the patch was tested on.
-        name: What the source is called in the rows.
-
+    `name` is what the source is called in the rows.
     """
     found = decide(patch, tree, table)
     here = {
@@ -155,8 +150,7 @@ def _misfit(variant: Variant, tree: Tree) -> str:
 def _distance(variant: Variant, patch: Patch, target: Target, tree: Tree, table: Table) -> int:
     """Return how many sites differ from the nearest source on which a variant applied."""
     known = (row for row in table.rows(patch, target) if row.variant == variant.name)
-    misses = (sum(not is_so(site, what, tree) for site, what in row.sites.items()) for row in known)
-    return min(misses, default=len(target.sites()))
+    return min((misses(row, tree) for row in known), default=len(target.sites()))
 
 
 def unjudged(rows: Iterable[Row], patch: Patch, table: Table) -> list[str]:

@@ -7,8 +7,8 @@ import os
 from overlay.desk.audit.audit import make_audit
 from overlay.desk.output import EXIT_OK, say, show
 from overlay.desk.report import page
-from overlay.desk.report.headline import view_of_plan
 from overlay.desk.report.job import read
+from overlay.desk.report.page import view_of_plan
 from overlay.errors import ReportError
 from overlay.model.record import TYPE_CHECKING
 from overlay.model.whole import write_whole

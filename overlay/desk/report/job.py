@@ -278,11 +278,7 @@ def _together(found: Sequence[Process], statuses: Mapping[str, Status]) -> dict[
 def _compared(job: Job, ledgers: Sequence[str], statuses: Mapping[str, Status]) -> Job:
     """Return a job with the groups of processes that say the same, and what these differ in.
 
-    Args:
-        job: The job, without them.
-        ledgers: The digest of each process's ledger.
-        statuses: The ledgers by digest.
-
+    `ledgers`: the digest of each process's ledger. `statuses`: the ledgers by digest.
     """
     common = set.intersection(*(set(status.selection) for status in statuses.values()))
     of_ledger: dict[str, list[int]] = {}

@@ -10,7 +10,6 @@ import sys
 import tarfile
 import tempfile
 
-from overlay.desk.output import near
 from overlay.desk.reading import record_of
 from overlay.errors import SuiteError
 from overlay.model.record import TYPE_CHECKING, Record
@@ -90,7 +89,7 @@ def read(path: str) -> Recipe:
     except (OSError, TypeError, ValueError) as error:
         raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
     for key in data.keys() - set(Recipe._fields):
-        raise SuiteError(f"the recipe {path}: unknown key {key!r}; {near(key, Recipe._fields)}")
+        raise SuiteError(f"the recipe {path}: unknown key {key!r}; there are: {', '.join(Recipe._fields)}")
     for name in found.packages:
         if not name.isidentifier():  # a folder of this name is removed from what was fetched
             raise SuiteError(f"the recipe {path}: the package {name!r} is not an import name")

@@ -14,7 +14,7 @@ from command_line import overlay, python, read, unknown_verl
 from fake_upstream import PROJECT
 
 from overlay import cli
-from overlay.source.installed import installed
+from overlay.source.decide import installed
 from overlay.source.registry import environment, load_patches
 from overlay.source.source import InstalledTree
 
@@ -80,7 +80,7 @@ def test_each_patch_is_explained_in_80_columns(tmp_path: Path, capsys: pytest.Ca
         assert f"Only this patch: overlay run --patches {','.join([name, *patch.requires])} COMMAND" in words
 
 
-@pytest.mark.parametrize("command", ["list", "plan", "doctor", "audit", "packs", "lock"])
+@pytest.mark.parametrize("command", ["list", "plan", "doctor", "audit", "lock"])
 def test_tables_fit_a_terminal(command: str, tmp_path: Path) -> None:
     more = ["--file", str(tmp_path / "x.lock")] if command == "lock" else []
     text = overlay(command, *more).stdout
@@ -201,15 +201,11 @@ def test_audit_says_that_pyyaml_is_missing(
         (["lock", "--check", "--update"], {}, "not allowed with"),
         (["run"], {}, "there is no COMMAND"),
         (["run", "--patches"], {}, "expected one argument"),
-        (["frobnicate"], {}, "there is no command 'frobnicate'; there are: audit"),
-        (["docter"], {}, "there is no command 'docter'; did you mean doctor?"),
-        (["--patch", "all"], {}, "does not take '--patch'; did you mean --patches after run or plan"),
-        (["--judged"], {}, "did you mean --judged after prove?"),
-        (["--output", "x"], {}, "did you mean --output after report?"),
-        (["--jsn"], {}, "did you mean --json?"),
+        (["docter"], {}, "'docter' (choose from"),
+        (["--patch", "all"], {}, "'all' (choose from"),
+        (["--zz"], {}, "unrecognized arguments: --zz"),
         (["run", "--pin", "", "x"], {}, "--pin is empty"),
-        (["--zz"], {}, "`overlay --help` lists the commands"),
-        (["plan", "--pathes", "x"], {}, "`overlay plan` does not take '--pathes'; did you mean --patches?"),
+        (["plan", "--pathes", "x"], {}, "unrecognized arguments: --pathes"),
     ],
 )
 def test_what_cannot_be_understood_is_exit_code_2(

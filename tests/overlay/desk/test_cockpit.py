@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import overlay
@@ -15,25 +13,29 @@ from fake_upstream import PROJECT, Upstream, triple
 
 from overlay.defect import Defect
 from overlay.desk import screen as screens
-from overlay.desk.screen import Cockpit, screen
 from overlay.launch import doctor
 from overlay.patch import Patch
 from overlay.runtime.engine import Engine
-from overlay.source.installed import Installed
 from overlay.source.registry import environment, load_patches, tables
 from overlay.verdict import Verdict
 
 # -- what is looked at -----------------------------------------------------------------------------
 
+Look = Callable[..., str]
+
 
 @pytest.fixture
 def look(
-    upstream: Upstream, engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., Cockpit]:
+    upstream: Upstream,
+    engines: Callable[..., Engine],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Look:
     """Look at the fake upstream, while the checks find what a test says: they are tried elsewhere."""
     monkeypatch.chdir(tmp_path)
 
-    def find(*patches: Patch, **wrong: str) -> Cockpit:
+    def find(*patches: Patch, code: int = 0, **wrong: str) -> str:
         checks = tuple(
             doctor.Check(name=name, answer="no", found=text, todo="do") for name, text in wrong.items()
         )
@@ -41,13 +43,14 @@ def look(
             package="", python="", armed=not checks, checks=checks, projects=(), todo=(),
         )  # fmt: skip
         monkeypatch.setattr(screens, "examine", lambda engine: found)
-        return screens.look(engines(*(patches or [upstream.patch()])))
+        assert screens.show(engines(*(patches or [upstream.patch()]))) == code
+        return capsys.readouterr().out
 
     return find
 
 
 def test_it_says_what_is_there_what_applies_and_what_is_left(
-    upstream: Upstream, look: Callable[..., Cockpit], monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch = upstream.patch().replace(changes=("memory", "numbers"))
     named = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading").replace(opt_in=True)
@@ -58,36 +61,27 @@ def test_it_says_what_is_there_what_applies_and_what_is_left(
         for mends in (patch, named)
     }
     monkeypatch.setattr("overlay.desk.audit.audit.load_defects", lambda patches: known)
-    found = look(patch, named)
-    assert Installed(project="fakeup", version="1.2.0", where=str(upstream.root)) in found.projects
-    assert found.patches == {"fakeup.scale": ("memory", "numbers")}
-    assert (found.mended, found.left, found.unknown) == (
-        ("fakeup.scale-is-wrong",), ("fakeup.reading-is-wrong",), (),
-    )  # fmt: skip
-    assert (found.armed, found.refused, found.next) == (True, (), "overlay lock")
-    text = screen(found)
+    text = look(patch, named)
     assert text.splitlines()[2].split()[:2] == ["fakeup", "1.2.0"]
+    assert str(upstream.root) in "".join(text.split())
     assert "numbers  fakeup: scale\n" in text
     said = "2 known defects here, 1 patched, 1 not: fakeup.reading-is-wrong"
     assert said in " ".join(text.split())
     assert "active: yes, in every Python process that starts here and now" in text
+    assert text.endswith("next: overlay lock\n")
     # Nothing of an upstream was imported for that.
     assert not [name for name in sys.modules if name.partition(".")[0] == "fakeup"]
 
 
-def test_it_says_which_stack_above_megatron_the_patches_are_for(
-    upstream: Upstream, look: Callable[..., Cockpit]
-) -> None:
-    assert look().stack == ""
+def test_it_says_which_stack_above_megatron_the_patches_are_for(upstream: Upstream, look: Look) -> None:
+    assert "Megatron" not in look()
     for name in ("megatron/bridge", "nemo_rl", "nemo_rl/models", "nemo_rl/models/megatron"):
         (upstream.root / name).mkdir(parents=True)
         (upstream.root / name / "__init__.py").write_text("raise RuntimeError('imported')")
     (upstream.root / "nemo_rl-0.6.0.dist-info").mkdir()
     (upstream.root / "nemo_rl-0.6.0.dist-info/METADATA").write_text("Name: nemo-rl\nVersion: 0.6.0\n")
     # The outermost, which brings the other.
-    found = look()
-    assert found.stack == "NeMo-RL 0.6.0 on its Megatron"
-    assert "NeMo-RL 0.6.0 on its Megatron:\n1 patch applies" in screen(found)
+    assert "NeMo-RL 0.6.0 on its Megatron:\n1 patch applies" in look()
 
 
 NOT_SET = {"OVERLAY": "is not set"}
@@ -106,12 +100,7 @@ RUN = "torchrun --nproc-per-node 8 train.py"
     ],
 )
 def test_the_next_command_is_of_use(
-    upstream: Upstream,
-    look: Callable[..., Cockpit],
-    wrong: dict[str, str],
-    how: str,
-    command: str,
-    tmp_path: Path,
+    upstream: Upstream, look: Look, wrong: dict[str, str], how: str, command: str, tmp_path: Path
 ) -> None:
     patch = upstream.patch()
     if how == "refused":
@@ -120,11 +109,8 @@ def test_the_next_command_is_of_use(
         (upstream.root / "fakeup/core.py").unlink()
     elif how == "locked":
         (tmp_path / "overlay.lock").touch()
-    found = look(patch, **wrong)
-    assert found.next == command
-    assert [one.patch for one in found.refused] == (["fakeup.scale"] if how == "refused" else [])
-    text = screen(found)
-    assert command in text
+    text = look(patch, code=how == "refused", **wrong)
+    assert text.endswith(f"{command}\n")
     assert ("CANNOT BE APPLIED" in text) == (how == "refused")
     if how == "refused":
         # Before anything else is said of patches, with the reason.
@@ -141,20 +127,18 @@ def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None
 
 
 def test_of_many_refused_patches_each_is_named() -> None:
-    many = tuple(
+    many = [
         Verdict(patch=f"a.b{at}", verdict="conflict" if at else "unknown-source", reason="why")
         for at in range(9)
-    )
-    text = screen(full("slime").replace(refused=many))
-    assert "9 selected patches CANNOT BE APPLIED:\n  unknown-source: a.b0\n  conflict: a.b1, a.b2" in text
-    assert "a.b8" in text
+    ]
+    lines = screens.refusals(many)
+    assert lines[:2] == ["9 selected patches CANNOT BE APPLIED:", "  unknown-source: a.b0"]
+    assert lines[2].startswith("  conflict: a.b1, a.b2")
+    assert "a.b8" in lines[-2]
 
 
-# -- one screen ------------------------------------------------------------------------------------
-
-
-def full(prefix: str) -> Cockpit:
-    """Return a cockpit of the image of a project on which the most patches apply."""
+@pytest.mark.parametrize("prefix", ["slime", "verl", "miles"])
+def test_the_patches_of_an_image_fit_a_screen(prefix: str) -> None:
     known, applied = load_patches(), dict[str, set[str]]()
     for name, patch in known.items():
         for row in [] if patch.opt_in else tables().rows(patch, patch.targets[0]):
@@ -162,43 +146,28 @@ def full(prefix: str) -> Cockpit:
                 applied.setdefault(source, set()).add(name)
     # miles has no image, and a Megatron of its own.
     found = [source for source in applied if source.startswith(f"{prefix} image")] or ["miles main"]
-    most = max(found, key=lambda source: len(applied[source]))
-    patches = {name: known[name].changes for name in sorted(applied[most])}
-    deep = "/root/miniconda3/envs/training-2026/lib/python3.12/site-packages/and/deeper"
-    return Cockpit(
-        version="0.10.0", python="3.12.10", executable=f"{deep}/bin/python",
-        projects=tuple(Installed(project=name, version="0.16.1rc3+cu128", where=deep) for name in "abcd"),
-        patches=patches, refused=(),
-        mended=tuple(patches), left=("a.b", "c.d"), unknown=(), armed=False,
-        reason="OVERLAY is not set", next="overlay run torchrun --nproc-per-node 8 train.py",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("prefix", ["slime", "verl", "miles"])
-def test_it_is_one_screen(prefix: str) -> None:
-    lines = screen(full(prefix)).splitlines()
+    names = sorted(applied[max(found, key=lambda source: len(applied[source]))])
+    text = "\n".join(screens.families({name: known[name].changes for name in names}, armed=False))
+    lines = text.splitlines()
     assert max(map(len, lines)) <= 80
-    assert len(lines) <= 30, "\n".join(lines)
-    text = " ".join(" ".join(lines).split())
-    there = [name for name in full(prefix).patches if name.partition(".")[2] in text]
-    assert len(there) + sum(map(int, re.findall(r"and (\d+) more", text))) == len(full(prefix).patches)
+    assert len(lines) <= 20, text
+    text = " ".join(text.split())
+    there = [name for name in names if name.partition(".")[2] in text]
+    assert len(there) + sum(map(int, re.findall(r"and (\d+) more", text))) == len(names)
 
 
 # -- as a process ----------------------------------------------------------------------------------
 
 
-def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
-    done, data = overlay(), overlay("--json")
-    assert done.returncode == data.returncode == 0, done.stderr
-    found: Any = json.loads(data.stdout)
-    for project in found["projects"]:
-        assert project["project"] in done.stdout
-        assert project["version"] in done.stdout
-    assert f"{len(found['mended'] + found['left'])} known defect" in done.stdout
-    assert not found["armed"]
-    assert found["next"] in " ".join(done.stdout.split())
+def test_bare_overlay_is_the_cockpit() -> None:
+    done = overlay()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("overlay ")
+    assert re.search(r"^\d+ known defects? here, \d+ would be patched", done.stdout, re.MULTILINE)
+    assert "active: no, " in done.stdout
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+    assert len(done.stdout.splitlines()) <= 36
 
 
 def test_it_says_what_is_wrong_with_a_setting() -> None:

@@ -1,18 +1,9 @@
-"""What people and programs see: tables of 80 columns, and JSON that a schema describes."""
+"""What people and programs see: tables of 80 columns, and facts as data."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-import pytest
-from command_line import overlay, read, unknown_verl
-from output_schema import SCHEMA, check
-
 from overlay import ledger, patch, verdict
-from overlay.desk import tables
+from overlay.desk.commands import plan_table
 
 
 def assert_fits(text: str) -> None:
@@ -25,7 +16,7 @@ def test_a_plan_fits_whatever_it_says() -> None:
         verdict.Verdict(patch=f"{name}-{at}", verdict=said, reason=reason)
         for at, said in enumerate(verdict.VERDICTS)
     )
-    text = tables.plan(verdict.Plan(site="", selection=(), verdicts=verdicts))
+    text = plan_table(verdict.Plan(site="", selection=(), verdicts=verdicts))
     assert_fits(text)
     counted = ("not-selected", "not-installed")
     for at, said in enumerate(verdict.VERDICTS):
@@ -48,54 +39,14 @@ def test_a_status_that_is_printed_reads_like_the_table() -> None:
     lines = text.splitlines()
     assert lines[0] == "overlay 0.1.0 on Python 3.11.7, not strict: 9 waiting, 1 skipped"
     assert lines[2] == "verl.fix-0  waiting  waits for its modules to be imported"
-    assert lines[-2:] == ["1 patch left out: slime is not installed", "pinned to /root/overlay.lock"]
+    assert lines[-2:] == ["left out, slime is not installed: 1", "pinned to /root/overlay.lock"]
     assert repr(status).startswith("Status(enabled=True")
     off = str(status.replace(enabled=False, patches=()))
     assert off.startswith("overlay 0.1.0 on Python 3.11.7, not enabled\n(none)\n")
 
 
-def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
-    jsonschema: Any = pytest.importorskip("jsonschema")
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert read("schema") == SCHEMA
-    site = ["--site", str(unknown_verl(tmp_path))]
-    check(read(), "overlay")
-    script = tmp_path / "run.sh"
-    script.write_text("algorithm.adv_estimator=grpo\n")
-    commands: list[Sequence[str]] = [
-        ["list"], ["plan"], ["plan", *site], ["audit"], ["audit", *site], ["doctor"], ["packs"],
-        ["lock", "--file", str(tmp_path / "overlay.lock")],
-        ["explain", "verl.fast-partitioner", *site], ["audit", *site, "--settings", str(script)],
-    ]  # fmt: skip
-    for words in commands:
-        done = overlay(*words, "--json")
-        assert done.returncode in (0, 1), done.stderr
-        check(json.loads(done.stdout), words[0])
-    check(read("audit", "--explain", "verl.per-token-loss-untold", *site, code=1), "audit explain")
-    # These have their own tests.
-    described = {words[0] for words in commands} | {"new"}
-    known = overlay("none").stderr.partition("there are: ")[2].strip().split(", ")
-    assert described | {"prove", "report", "run", "schema", "suite"} == {
-        name for name in known if not name.startswith("-")
-    }
-
-
-def test_the_schema_says_what_fields_are_and_which_words_they_have() -> None:
-    defs = SCHEMA["$defs"]
-    fields = defs["Verdict"]["properties"]
-    assert list(fields) == defs["Verdict"]["required"] == ["patch", "verdict", "reason", "targets"]
-    assert fields["verdict"]["enum"] == list(verdict.VERDICTS)
-    assert fields["targets"] == {"type": "array", "items": {"$ref": "#/$defs/TargetVerdict"}}
-    assert defs["PatchStatus"]["properties"]["verdict"] == {
-        "description": "`None` while no module of the patch has been imported.",
-        "anyOf": [{"$ref": "#/$defs/Verdict"}, {"type": "null"}],
-    }
-    assert defs["suite run"]["properties"]["not_run"] == {"type": "array", "items": {"type": "string"}}
-    assert "settings" not in defs["audit"]["required"]
-
-
 def test_a_condition_says_which_it_is() -> None:
     for kind in (patch.Present, patch.Absent):
         assert kind(site="m:f").to_dict() == {"expects": kind.__name__.lower(), "site": "m:f"}
-    calls = patch.variant("1", patch.Calls(site="m:f", callee="g")).to_dict()
+    calls = patch.variant("1", patch.Calls(site="m:f", callee="g"), "m:g").to_dict()
     assert calls["facts"] == [{"expects": "calls", "site": "m:f", "callee": "g", "last": False}]

@@ -14,7 +14,6 @@ import pytest
 from overlay.cli import main
 from overlay.errors import LockError
 from overlay.records import lock as _lock
-from overlay.records import lockfile
 
 FORMAT = f'"format": {_lock.FORMAT}'
 
@@ -42,7 +41,7 @@ def example() -> dict[str, Any]:
 def refusal(path: Path, text: str | bytes) -> str:
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(LockError) as caught:
-        lockfile.read(str(path))
+        _lock.read(str(path))
     return str(caught.value)
 
 
@@ -50,16 +49,16 @@ def test_what_is_written_is_read_and_damage_never_believed(tmp_path: Path) -> No
     seed = int(os.environ.get("OVERLAY_TEST_SEED") or random.randrange(2**32))
     print(f"OVERLAY_TEST_SEED={seed}")
     draw = random.Random(seed)
-    path, whole = tmp_path / "x.lock", lockfile.write(example()).encode()
+    path, whole = tmp_path / "x.lock", _lock.write(example()).encode()
     path.write_bytes(whole)
-    assert lockfile.read(str(path)) == example()
+    assert _lock.read(str(path)) == example()
     for end in range(0, len(whole) - 2, 7):
         assert "damaged" in refusal(path, whole[:end])
     for _ in range(300):
         place = draw.randrange(len(whole))
         path.write_bytes(whole[:place] + bytes([draw.randrange(256)]) + whole[place + 1 :])
         with contextlib.suppress(LockError):
-            assert lockfile.read(str(path)) == example()  # a blank for a blank, say
+            assert _lock.read(str(path)) == example()  # a blank for a blank, say
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_what_is_written_is_read_and_damage_never_believed(tmp_path: Path) -> No
         ("", "damaged"),
         (
             '{"format": 1}',
-            "was written by another overlay (format 1, this one reads 2): `overlay lock --update`",
+            "was written by another overlay (format 1, this one reads 2); write it with",
         ),
         ('{"format": "x"}', "was written by another overlay"),
         ('{"format": "\\u001b[31m"}', r"overlay (format '\x1b[31m', this"),
@@ -91,46 +90,26 @@ def test_what_is_no_lock_is_refused(tmp_path: Path, text: str | bytes, words: st
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda lock: lock["patch"].append(lock["patch"][0]), "in it twice"),
         (lambda lock: lock["patch"][0].update(id=3), "wrong type"),
         (lambda lock: lock["patch"][0].update(verdict="\x1b[31m"), "wrong type"),
         (lambda lock: lock["patch"][0]["target"][0]["sites"].update({"\ud800": "abc"}), "wrong type"),
         (lambda lock: lock.update(kernel=["6.1"]), "wrong type"),
         (lambda lock: lock.pop("python"), "KeyError: 'python'"),
-        (lambda lock: lock["patch"][0].pop("verdict"), "KeyError: 'verdict'"),
-        (lambda lock: lock["patch"][0].update(verdict=[]), "wrong type"),
+        (lambda lock: lock["patch"][0].pop("id"), "KeyError: 'id'"),
     ],
-    ids=range(8),
+    ids=range(6),
 )
 def test_what_has_the_right_digest_must_be_a_lock(tmp_path: Path, change: Any, words: str) -> None:
     lock = example()
     change(lock)
-    assert words in refusal(tmp_path / "x.lock", lockfile.write(_lock.with_digest(lock)))
-
-
-@pytest.mark.parametrize(
-    "add",
-    [
-        lambda lock: lock.update(kernel="6.1"),
-        lambda lock: lock["overlay"].update(kernel="6.1"),
-        lambda lock: lock["pack"][0].update(kernel="6.1"),
-        lambda lock: lock["patch"][0].update(kernel="6.1"),
-        lambda lock: lock["patch"][0]["target"][0].update(kernel="6.1"),
-    ],
-    ids=range(5),
-)
-def test_a_key_that_nobody_knows_is_refused(tmp_path: Path, add: Any) -> None:
-    lock = example()
-    add(lock)
-    text = lockfile.write(_lock.with_digest(lock))
-    assert "this one does not know kernel in a lock" in refusal(tmp_path / "x.lock", text)
+    assert words in refusal(tmp_path / "x.lock", _lock.write(_lock.with_digest(lock)))
 
 
 def test_a_file_beside_a_lock_stays(tmp_path: Path) -> None:
     neighbour, path = tmp_path / "x.lock.new", tmp_path / "x.lock"
     neighbour.write_text("mine")
-    lockfile.save(str(path), example())
-    lockfile.save(str(path), example())
+    _lock.save(str(path), example())
+    _lock.save(str(path), example())
     assert neighbour.read_text() == "mine"
     assert sorted(tmp_path.iterdir()) == [path, neighbour]
 
@@ -163,7 +142,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero", tmp_path / "nothing", "a\0b"):
         with pytest.raises(LockError, match=r"cannot be read"):
-            lockfile.read(str(path))
+            _lock.read(str(path))
 
 
 def test_what_differs_is_named_and_patches_of_one_side_share_a_line() -> None:

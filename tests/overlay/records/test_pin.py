@@ -15,7 +15,7 @@ from fake_upstream import Upstream, untested
 from overlay.errors import PatchError, PinError
 from overlay.patch import Patch
 from overlay.records import lock as _lock
-from overlay.records import lockfile
+from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
 
 

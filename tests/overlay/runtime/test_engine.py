@@ -13,8 +13,8 @@ from order_world import make_run
 from threads import at_once
 
 from overlay.errors import OverlayError, PatchError, SelectionError
-from overlay.model.marks import ORIGINAL
 from overlay.patch import around
+from overlay.runtime.search import ORIGINAL
 
 broken = failing("no torch here", ImportError)
 

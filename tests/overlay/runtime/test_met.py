@@ -11,8 +11,7 @@ from overlay.defect import Defect, Dialect, Setting
 from overlay.ledger import Met
 from overlay.patches.verl.known_defects import trained
 from overlay.runtime import met
-from overlay.runtime.engine import Engine
-from overlay.runtime.loading import load_all
+from overlay.runtime.engine import Engine, load_all
 from overlay.source import conditions
 from overlay.source.known_defects import load_defects
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from overlay.model.marks import ORIGINAL
-from overlay.runtime.search import sole_names
+from overlay.runtime.search import ORIGINAL, sole_names
 
 SOURCE = """
 def plain(): ...

@@ -107,7 +107,7 @@ def test_however_it_cannot_be_applied(
 def test_a_pin_that_has_it_applied_holds_for_it_too(
     upstream: Upstream, engines: Callable[..., Engine], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from overlay.records import lockfile
+    from overlay.records import lock as lockfile
 
     agree = companion(upstream, works=True)
     (tmp_path / "o.lock").write_text(lockfile.write(engines(agree).lock()))

@@ -7,7 +7,7 @@ from typing import Any
 
 from fake_upstream import Upstream
 
-from overlay.desk import tables
+from overlay.desk.commands import explanation, patch_table
 from overlay.runtime.engine import Engine
 
 ALL = ("fakeup.reading", "fakeup.scale")
@@ -40,12 +40,10 @@ def test_an_audit_decides_on_it_and_a_list_says_how_to_get_it(
     engine = two(upstream, engines)
     assert {one.patch: one.verdict for one in engine.plan_each().verdicts} == dict.fromkeys(ALL, "apply")
     assert {one.patch: one.verdict for one in engine.plan().verdicts}["fakeup.reading"] == "not-selected"
-    assert "(opt-in)" in tables.patches(engine.known().values(), dict.fromkeys(ALL, "apply"))
+    assert "(opt-in)" in patch_table(engine.known().values(), dict.fromkeys(ALL, "apply"))
     patch = engine.known()["fakeup.reading"]
     verdict = engine.plan([patch.id]).verdicts[0]
-    assert "OVERLAY_PATCHES=all,fakeup.reading" in tables.explanation(
-        patch, verdict, patch.id, engine.tested()
-    )
+    assert "OVERLAY_PATCHES=all,fakeup.reading" in explanation(patch, verdict, patch.id, engine.tested())
 
 
 def test_what_stands_in_for_another_is_decided_on_without_it(

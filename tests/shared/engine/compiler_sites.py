@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import overlay
-from overlay.model.marks import ORIGINAL, OWNER
+from overlay.runtime.search import ORIGINAL, OWNER
 from overlay.runtime.sites import current, function_of
 from overlay.source.registry import load_patches
 

@@ -20,9 +20,9 @@ from typing import Any
 from fake_upstream import Upstream, tables
 from forked import in_a_child
 
-from overlay.model.marks import OWNER
 from overlay.patch import Patch, replaced
 from overlay.runtime.engine import Engine
+from overlay.runtime.search import OWNER
 from overlay.runtime.sites import current, function_of
 
 MODULE = "fakeup.core"

@@ -26,9 +26,9 @@ from contracts_check import PATIENCE, answer
 
 from overlay.compat.no_triton import no_triton
 from overlay.desk.prove.contract import HOLDS
-from overlay.model.marks import ORIGINAL, OWNER
 from overlay.model.settings import ALONE, PROVE
 from overlay.runtime.process import here
+from overlay.runtime.search import ORIGINAL, OWNER
 from overlay.runtime.sites import current, function_of
 from overlay.source.registry import contract_of, load_patches
 from overlay.testing import enable

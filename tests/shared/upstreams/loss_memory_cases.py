@@ -14,7 +14,7 @@ import torch
 
 from overlay.compat.slime_on_cpu import import_slime
 from overlay.compat.slime_on_cpu.losses import Job, arguments, loss, memory, outputs
-from overlay.model.marks import ORIGINAL
+from overlay.runtime.search import ORIGINAL
 
 #: A name, a function, and what it is called with.
 Named = tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import output_schema
 import pytest
 from toy_pack import KINDS, Toy
 
@@ -21,7 +20,6 @@ def test_a_patch_is_proven_with_any_seed_that_is_printed(toy: Toy) -> None:
     assert done.stderr == "overlay: [1/1] toy/toylib.right: proven\n"
     seed = done.stdout.rpartition("seed ")[2].strip()
     again = toy.run("prove", "toy/toylib.right", "--seed", seed, "--json")
-    output_schema.check(json.loads(again.stdout), "prove")
     (row,) = json.loads(again.stdout)["rows"]
     assert (row["verdict"], row["alone"], row["patched"]) == ("proven", "wrong", "holds")
     assert row["why"] == f"scale is {2 * (int(seed) + 3) + 1}"

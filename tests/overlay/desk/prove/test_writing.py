@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import output_schema
 import pytest
 from toy_pack import CORE, ELSEWHERE, KINDS, MENDED, UNKNOWN, Toy
 
@@ -24,7 +23,6 @@ def toy(tmp_path: Path) -> Toy:
 def plan(toy: Toy, patch: str = RIGHT) -> tuple[str, str]:
     """Return the verdict of a plan that goes by the file, and why."""
     found = json.loads(toy.run("plan", "--patches", patch, "--json", OVERLAY_TRUST=FILE).stdout)
-    output_schema.check(found, "plan")
     verdict = next(one for one in found["verdicts"] if one["patch"] == patch)
     return verdict["verdict"], verdict["reason"]
 
@@ -34,7 +32,6 @@ def wrote(toy: Toy, *more: str, patch: str = RIGHT) -> tuple[int, str, list[str]
     done = toy.run("prove", patch, "--write", FILE, "--json", "--seed", "5", *more or ("--judged",))
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
-    output_schema.check(found, "prove")
     (one,) = found["rows"]
     assert (toy.folder / FILE).exists() is bool(one["rows"])
     return done.returncode, "" if one["rows"] else one["why"], [row["verdict"] for row in one["rows"]]

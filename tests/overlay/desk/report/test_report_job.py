@@ -15,9 +15,9 @@ from command_line import unknown_verl
 from fake_upstream import Upstream, triple
 
 from overlay import cli
+from overlay.desk.commands import OPT_IN
 from overlay.desk.report import job, page
-from overlay.desk.report.headline import OUTCOMES, headline, outcome, view_of_group, view_of_plan
-from overlay.desk.tables import OPT_IN
+from overlay.desk.report.page import OUTCOMES, headline, outcome, view_of_group, view_of_plan
 from overlay.errors import ReportError
 from overlay.ledger import STATES
 from overlay.runtime.engine import Engine

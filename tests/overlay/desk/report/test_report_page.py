@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import report_inputs as made
-from output_schema import SCHEMA
 
 from overlay.desk.report.page import DEFECTS, MARKS, link, tone
+from overlay.source.judge import DEFECT_STATES
 from overlay.verdict import LOUD
 
 STYLE = (Path(__file__).parents[4] / "overlay/desk/report/page.css").read_text()
@@ -101,7 +101,7 @@ def test_references_become_addresses() -> None:
 
 def test_no_word_is_told_by_its_colour_alone(plain: Reader) -> None:
     assert {tone(word) for word in LOUD} == {"bad"}
-    assert [*DEFECTS, "not-installed"] == SCHEMA["$defs"]["Finding"]["properties"]["state"]["enum"]
+    assert [*DEFECTS, "not-installed"] == [*DEFECT_STATES]
     assert (tone("waiting"), tone("applied"), tone("incomplete")) == ("plain", "good", "care")
     assert len(set(MARKS.values())) == 4
     badges = [one for one in plain.all("span") if "badge" in one.get("class", "")]

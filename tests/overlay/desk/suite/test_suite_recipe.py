@@ -50,7 +50,7 @@ def test_what_is_shipped_can_be_read(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (GOOD.replace('"It"', '"It"\nabuot = "It"'), "unknown key 'abuot'; did you mean about?"),
+        (GOOD.replace('"It"', '"It"\nabuot = "It"'), "unknown key 'abuot'; there are: name, about,"),
         (GOOD.replace('about = "It"\n', ""), "missing the field 'about'"),
         (GOOD.replace('"It"', "3"), "about = 3 is not a text"),
         (GOOD.replace('["it"]', '"it"'), "packages = 'it' is not a list"),
