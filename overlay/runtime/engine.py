@@ -144,8 +144,8 @@ class Engine:
         """Enable what is asked for, as late as the first import of an upstream.
 
         Settings and ids are checked now. Nothing can wait where packs, a pin or a table of one's own decide,
-        where a glob needs to know which patches are opt-in, or where an upstream is there already. `at_start`:
-        the interpreter starts, and what it runs has imported nothing yet.
+        where a glob needs to know which patches are opt-in, or where an upstream is there already.
+        `at_start`: the interpreter starts, and what it runs has imported nothing yet.
         """
         packages, ids = awaited()
         asked = settings.read()
