@@ -14,7 +14,7 @@ from overlay.ledger import Status
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
 from overlay.records import run
-from overlay.runtime.finder import FirstFinder, Once, runs_one_of
+from overlay.runtime.finder import FirstFinder, runs_one_of
 from overlay.runtime.job_log import JobLog, introduction, speaks_for_job
 from overlay.runtime.unpickled import half_patched
 from overlay.source.registry import check_whole, ids, load_patches, missing_projects, watched_packages
@@ -118,8 +118,6 @@ class Engine:
         self._opened: Session | None = None
         #: What waits for the first import of an upstream, to open the session then.
         self._waiting: FirstFinder | None = None
-        #: What asks at the first import of an upstream whether the selection has anything for it.
-        self._asks: Once | None = None
         self._last: tuple[PatchStatus, ...] = ()
         #: The known defects that the job of this process meets.
         self.met: tuple[Met, ...] = ()
@@ -209,12 +207,6 @@ class Engine:
         if self._waiting is not None:
             self._waiting.wake()
         self._open(patches, strict)
-        if self._speaks and self._asks is None:
-            of = [target.project for patch in self.known().values() for target in patch.targets]
-            packages = frozenset(name for project in of for name in project.packages())
-            self._asks = Once(packages, self._say_if_in_vain)
-            for name in packages.intersection(sys.modules):
-                self._asks.find_spec(name)
         return self.status()
 
     def _open(
@@ -240,16 +232,21 @@ class Engine:
 
                     pin = Pin(asked.pin, chosen)
                 calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
+                finder = waited or FirstFinder()
                 session = self._opened = Session(
                     chosen,
                     selection,
-                    waited or FirstFinder(),
+                    finder,
                     strict=asked.strict if strict is None else settings.strict(strict),
                     strict_given=strict is not None,
                     pin=pin,
                     table=self.tested(),
                     **(calls if self._speaks else {}),
                 )
+                if self._speaks and waited is None:
+                    of = [target.project for patch in known.values() for target in patch.targets]
+                    packages = frozenset(name for project in of for name in project.packages())
+                    finder.call_once(packages, self._say_if_in_vain)
             else:
                 _same_again(
                     session,
@@ -291,9 +288,6 @@ class Engine:
             if self._waiting is not None:
                 self._waiting.remove()
                 self._waiting = None
-            if self._asks is not None:
-                self._asks.remove()
-                self._asks = None
             self.met = ()  # what was fixed here is not any more
             session = self._opened
             if session is not None:
