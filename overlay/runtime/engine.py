@@ -17,7 +17,7 @@ from overlay.records import run
 from overlay.runtime.finder import FirstFinder, runs_one_of
 from overlay.runtime.job_log import JobLog, introduction, speaks_for_job
 from overlay.runtime.unpickled import half_patched
-from overlay.source.registry import check_whole, ids, load_patches, missing_projects, watched_packages
+from overlay.source import registry
 from overlay.source.selection import Selection, choose
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def awaited() -> tuple[frozenset[str], list[str]]:
     No patch is imported. Raises `OverlayError` if they are not there, or not all of them.
     """
     try:
-        found = watched_packages(), ids()
-        missing = missing_projects()
+        found = registry.watched_packages(), registry.ids()
+        missing = registry.missing_projects()
     except ModuleNotFoundError:
-        check_whole()
+        registry.check_whole()
         raise
     if missing:
         them = ", ".join(missing)
@@ -58,12 +58,10 @@ def load_all() -> dict[str, Patch]:
     patches that come with overlay are not there.
     """
     awaited()
-    patches = load_patches()
+    patches = registry.load_patches()
     if not settings.packs():
         return patches
-    from overlay.source.packs import named
-
-    packs = named()
+    packs = registry.wanted_packs()
     wanted = settings.pin()
     if wanted:
         from overlay.records.pin import check_packs
@@ -71,7 +69,7 @@ def load_all() -> dict[str, Patch]:
         check_packs(wanted, packs)
     for pack in packs:
         try:
-            found = load_patches(pack.package, prefix=f"{pack.name}/")
+            found = registry.load_patches(pack.package, prefix=f"{pack.name}/")
         except OverlayError:
             raise
         except Exception as error:
@@ -348,11 +346,10 @@ class Engine:
     def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
         """Return what is installed of the projects that patches are for, and of what runs beneath them."""
         from overlay.source.decide import installed
-        from overlay.source.registry import environment
         from overlay.source.source import InstalledTree
 
         targets = [target.project for patch in self.known().values() for target in patch.targets]
-        by_name = {project.name: project for project in (*targets, *environment().SHOWN)}
+        by_name = {project.name: project for project in (*targets, *registry.environment().SHOWN)}
         return installed(by_name.values(), tree if tree is not None else InstalledTree())
 
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
@@ -401,11 +398,10 @@ class Engine:
     def _lock_of(self, selection: Iterable[str], verdicts: Sequence[Verdict]) -> Lock:
         """Return the lock of selected patches, by the verdicts on them."""
         from overlay.records.lock import make_lock, static_part
-        from overlay.source.packs import named
         from overlay.source.source import InstalledTree
 
         patches = [self.known()[name] for name in selection]
-        return make_lock(static_part(patches, named()), verdicts, InstalledTree())
+        return make_lock(static_part(patches, registry.wanted_packs()), verdicts, InstalledTree())
 
     @property
     def enabled(self) -> bool:
@@ -461,9 +457,7 @@ class Engine:
         """Return what patches were tested on. Raises `TrustError` for a file that is no table."""
         if self._table is not None:
             return self._table
-        from overlay.source.registry import tables
-
-        return tables()
+        return registry.tables()
 
     def known(self) -> dict[str, Patch]:
         """Return all patches by id."""
