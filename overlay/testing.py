@@ -66,9 +66,9 @@ def assert_applied(*patches: str) -> None:
 def with_patches(wrong: Callable[[str], str], *patches: str) -> Callable[[str], str]:
     """Return the `check` of a contract: it gets a seed, and returns what `wrong` finds with patches in place.
 
-    `wrong` gets the seed, imports what is patched, and returns what does not hold, empty if all does. `patches`
-    are the ids of the patch, and of those that it requires. Each check is run in a process of its own, in which
-    the patches stay. Where `overlay prove` tries a contract on upstream alone, none is in place.
+    `wrong` gets the seed, imports what is patched, and returns what does not hold, empty if all does.
+    `patches` are the ids of the patch, and of those that it requires. Each check is run in a process of its
+    own, in which the patches stay. Where `overlay prove` tries a contract on upstream alone, none is there.
     """
 
     def check(seed: str) -> str:

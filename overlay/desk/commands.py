@@ -237,7 +237,7 @@ def checkup_text(item: Checkup) -> str:
     said = "is patched" if item.armed else "is NOT patched"
     lines = [f"{'yes' if item.armed else 'no'}: a Python process that starts here and now {said}"]
     wrong = {check.name for check in item.checks if check.answer == "no"}
-    if "OVERLAY" in wrong <= {"OVERLAY", "Ray workers"}:  # as in every plain shell
+    if wrong == {"OVERLAY"}:  # as in every plain shell
         lines.append(text.wrap("Only OVERLAY=1 is missing: a process that `overlay run` starts is patched."))
     lines.append("")
     for check in item.checks:

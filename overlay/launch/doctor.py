@@ -289,8 +289,7 @@ def examine(engine: Engine) -> Checkup:
         projects = engine.installed()
     own = [_startup_file(), _variable(), _settings(engine)]
     own.append(_pin(engine) if own[-1].answer == YES else _check("pin", NONE, "not compared"))
-    wrong = [check for check in own if check.answer == NO]
-    checks = (*own, *_pythons(), _upstreams(engine, projects), _ray(projects, wrong))
+    checks = (*own, *_pythons(), _upstreams(engine, projects))
     todo = [check.todo for check in checks if check.answer == NO and check.todo]
     armed = all(check.answer != NO for check in checks)
     return Checkup(
@@ -392,15 +391,3 @@ def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:
         return _check("upstreams", NONE, f"{found} (a job may add to it: audit --site DIR)")
     found = "; ".join(f"{', '.join(them)} in {where}" for where, them in places.items())
     return _check("upstreams", YES, found)
-
-
-def _ray(projects: tuple[Installed, ...], wrong: list[Check]) -> Check:
-    """Say whether the driver of a job arms its workers. `wrong`: checks that keep a driver from it."""
-    name = "Ray workers"
-    ray = next((one for one in projects if one.project == "ray" and one.version), None)
-    if ray is None:
-        return _check(name, NONE, "Ray is not installed" if projects else "not looked for")
-    if wrong:
-        return _check(name, NO, f"the driver would not be patched (see {wrong[0].name})")
-    found = f"Ray {ray.version}: an enabled driver has them patched; each node needs overlay in its Python"
-    return _check(name, YES, found)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 
 from overlay import log
 from overlay.model.rank import host, number, rank
 from overlay.model.record import TYPE_CHECKING
+from overlay.model.whole import write_whole
 
 if TYPE_CHECKING:
     from typing import Any
@@ -39,8 +39,9 @@ class LedgerFile:
         self._folder = os.path.abspath(folder)
         where = "".join(one if one.isalnum() else "-" for one in host())
         # On another node, and in another container, there may be the same number, and the same host.
-        self._name = f"{PROCESS}{where}-{self.pid}-{os.urandom(4).hex()}{ENDING}"
-        self._written: dict[str, bytes] = {}
+        name = f"{PROCESS}{where}-{self.pid}-{os.urandom(4).hex()}{ENDING}"
+        self._path = os.path.join(self._folder, name)
+        self._written = b""
         self._warned = False
 
     def write(self, status: Status, *, ended: bool) -> None:
@@ -61,29 +62,16 @@ class LedgerFile:
         )
         try:
             os.makedirs(self._folder, exist_ok=True)
-            name = f"{LEDGER}{digest}{ENDING}"
-            if not os.path.exists(os.path.join(self._folder, name)):
-                self._put(LEDGER, name, shared)
-            self._put(PROCESS, self._name, own)
+            shared_path = os.path.join(self._folder, f"{LEDGER}{digest}{ENDING}")
+            if not os.path.exists(shared_path):
+                write_whole(shared_path, shared)
+            if own != self._written or not os.path.exists(self._path):
+                write_whole(self._path, own)
+                self._written = own
         except OSError as error:
             if not self._warned:
                 self._warned = True
                 log.warning(f"the ledger cannot be written to {self._folder}: {error}")
-
-    def _put(self, kind: str, name: str, data: bytes) -> None:
-        """Write a file, complete, if it is not what was written there before. Raises `OSError`."""
-        if self._written.get(kind) == data and os.path.exists(os.path.join(self._folder, name)):
-            return
-        draft = os.path.join(self._folder, f".{self._name}.{kind}draft")
-        try:
-            with open(draft, "wb") as file:
-                file.write(data)
-            os.replace(draft, os.path.join(self._folder, name))
-        except OSError:
-            with suppress(OSError):
-                os.unlink(draft)
-            raise
-        self._written[kind] = data
 
 
 def split(status: Status) -> tuple[dict[str, Any], dict[str, dict[str, int | float]]]:

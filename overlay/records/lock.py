@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from overlay.patch import Patch
-    from overlay.source.packs import Pack
+    from overlay.source.registry import Pack
     from overlay.source.source import Tree
     from overlay.verdict import TargetVerdict, Verdict
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from overlay.errors import PinError
 from overlay.model.settings import DIGEST_PREFIX
 from overlay.records import lock as locks
-from overlay.source.packs import named
+from overlay.source.registry import wanted_packs
 from overlay.verdict import LOUD
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from overlay.patch import Patch
     from overlay.records.lock import Lock
-    from overlay.source.packs import Pack
+    from overlay.source.registry import Pack
     from overlay.source.source import Tree
     from overlay.verdict import Verdict
 
@@ -34,7 +34,7 @@ class Pin:
     def __init__(self, wanted: str, patches: Sequence[Patch]) -> None:
         """Read the lock and compare what can be told now. Raises `LockError` or `PinError`."""
         self.name = wanted
-        self._static = locks.static_part(patches, named())
+        self._static = locks.static_part(patches, wanted_packs())
         self._digest = wanted.removeprefix(DIGEST_PREFIX) if wanted.startswith(DIGEST_PREFIX) else ""
         #: The lock, as soon as it is known: a digest alone does not tell what it stands for.
         self._lock: Lock | None = None

@@ -120,11 +120,13 @@ def _digests() -> dict[str, str]:
 
     from overlay.errors import OverlayError
     from overlay.source.own_code import of_pack
-    from overlay.source.packs import named
-    from overlay.source.registry import of_overlay
+    from overlay.source.registry import of_overlay, wanted_packs
 
     with suppress(OSError, OverlayError):  # no job may fail of its ledger
-        return {"overlay": of_overlay(), **{f"pack {one.name}": of_pack(one.package) for one in named()}}
+        return {
+            "overlay": of_overlay(),
+            **{f"pack {one.name}": of_pack(one.package) for one in wanted_packs()},
+        }
     return {}
 
 

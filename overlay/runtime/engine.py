@@ -14,10 +14,10 @@ from overlay.ledger import Status
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
 from overlay.records import run
-from overlay.runtime.finder import FirstFinder, Once, runs_one_of
+from overlay.runtime.finder import FirstFinder, runs_one_of
 from overlay.runtime.job_log import JobLog, introduction, speaks_for_job
 from overlay.runtime.unpickled import half_patched
-from overlay.source.registry import check_whole, ids, load_patches, missing_projects, watched_packages
+from overlay.source import registry
 from overlay.source.selection import Selection, choose
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def awaited() -> tuple[frozenset[str], list[str]]:
     No patch is imported. Raises `OverlayError` if they are not there, or not all of them.
     """
     try:
-        found = watched_packages(), ids()
-        missing = missing_projects()
+        found = registry.watched_packages(), registry.ids()
+        missing = registry.missing_projects()
     except ModuleNotFoundError:
-        check_whole()
+        registry.check_whole()
         raise
     if missing:
         them = ", ".join(missing)
@@ -58,12 +58,10 @@ def load_all() -> dict[str, Patch]:
     patches that come with overlay are not there.
     """
     awaited()
-    patches = load_patches()
+    patches = registry.load_patches()
     if not settings.packs():
         return patches
-    from overlay.source.packs import named
-
-    packs = named()
+    packs = registry.wanted_packs()
     wanted = settings.pin()
     if wanted:
         from overlay.records.pin import check_packs
@@ -71,7 +69,7 @@ def load_all() -> dict[str, Patch]:
         check_packs(wanted, packs)
     for pack in packs:
         try:
-            found = load_patches(pack.package, prefix=f"{pack.name}/")
+            found = registry.load_patches(pack.package, prefix=f"{pack.name}/")
         except OverlayError:
             raise
         except Exception as error:
@@ -118,8 +116,6 @@ class Engine:
         self._opened: Session | None = None
         #: What waits for the first import of an upstream, to open the session then.
         self._waiting: FirstFinder | None = None
-        #: What asks at the first import of an upstream whether the selection has anything for it.
-        self._asks: Once | None = None
         self._last: tuple[PatchStatus, ...] = ()
         #: The known defects that the job of this process meets.
         self.met: tuple[Met, ...] = ()
@@ -144,8 +140,8 @@ class Engine:
         """Enable what is asked for, as late as the first import of an upstream.
 
         Settings and ids are checked now. Nothing can wait where packs, a pin or a table of one's own decide,
-        where a glob needs to know which patches are opt-in, or where an upstream is there already. `at_start`:
-        the interpreter starts, and what it runs has imported nothing yet.
+        where a glob needs to know which patches are opt-in, or where an upstream is there already.
+        `at_start`: the interpreter starts, and what it runs has imported nothing yet.
         """
         packages, ids = awaited()
         asked = settings.read()
@@ -209,12 +205,6 @@ class Engine:
         if self._waiting is not None:
             self._waiting.wake()
         self._open(patches, strict)
-        if self._speaks and self._asks is None:
-            of = [target.project for patch in self.known().values() for target in patch.targets]
-            packages = frozenset(name for project in of for name in project.packages())
-            self._asks = Once(packages, self._say_if_in_vain)
-            for name in packages.intersection(sys.modules):
-                self._asks.find_spec(name)
         return self.status()
 
     def _open(
@@ -240,16 +230,21 @@ class Engine:
 
                     pin = Pin(asked.pin, chosen)
                 calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
+                finder = waited or FirstFinder()
                 session = self._opened = Session(
                     chosen,
                     selection,
-                    waited or FirstFinder(),
+                    finder,
                     strict=asked.strict if strict is None else settings.strict(strict),
                     strict_given=strict is not None,
                     pin=pin,
                     table=self.tested(),
                     **(calls if self._speaks else {}),
                 )
+                if self._speaks and waited is None:
+                    of = [target.project for patch in known.values() for target in patch.targets]
+                    packages = frozenset(name for project in of for name in project.packages())
+                    finder.call_once(packages, self._say_if_in_vain)
             else:
                 _same_again(
                     session,
@@ -291,9 +286,6 @@ class Engine:
             if self._waiting is not None:
                 self._waiting.remove()
                 self._waiting = None
-            if self._asks is not None:
-                self._asks.remove()
-                self._asks = None
             self.met = ()  # what was fixed here is not any more
             session = self._opened
             if session is not None:
@@ -354,11 +346,10 @@ class Engine:
     def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
         """Return what is installed of the projects that patches are for, and of what runs beneath them."""
         from overlay.source.decide import installed
-        from overlay.source.registry import environment
         from overlay.source.source import InstalledTree
 
         targets = [target.project for patch in self.known().values() for target in patch.targets]
-        by_name = {project.name: project for project in (*targets, *environment().SHOWN)}
+        by_name = {project.name: project for project in (*targets, *registry.environment().SHOWN)}
         return installed(by_name.values(), tree if tree is not None else InstalledTree())
 
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
@@ -407,11 +398,10 @@ class Engine:
     def _lock_of(self, selection: Iterable[str], verdicts: Sequence[Verdict]) -> Lock:
         """Return the lock of selected patches, by the verdicts on them."""
         from overlay.records.lock import make_lock, static_part
-        from overlay.source.packs import named
         from overlay.source.source import InstalledTree
 
         patches = [self.known()[name] for name in selection]
-        return make_lock(static_part(patches, named()), verdicts, InstalledTree())
+        return make_lock(static_part(patches, registry.wanted_packs()), verdicts, InstalledTree())
 
     @property
     def enabled(self) -> bool:
@@ -467,9 +457,7 @@ class Engine:
         """Return what patches were tested on. Raises `TrustError` for a file that is no table."""
         if self._table is not None:
             return self._table
-        from overlay.source.registry import tables
-
-        return tables()
+        return registry.tables()
 
     def known(self) -> dict[str, Patch]:
         """Return all patches by id."""

@@ -91,27 +91,6 @@ class WatchingFinder:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
 
-class Once:
-    """A meta path finder that finds nothing, and calls something before the first module of some packages."""
-
-    overlay_finder = True
-
-    def __init__(self, packages: frozenset[str], call: Callable[[], None]) -> None:
-        """Stand behind the finder of the engine, which has to be the first."""
-        self._packages, self._call = packages, call
-        sys.meta_path.insert(1, self)
-
-    def find_spec(self, fullname: str, *_: object) -> None:
-        """Call it if it is time. It stays on the path: or the import under way misses the next finder."""
-        if fullname.partition(".")[0] in self._packages:
-            self._packages = frozenset()
-            self._call()
-
-    def remove(self) -> None:
-        """Go away."""
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-
-
 class FirstFinder(WatchingFinder):
     """The finder of an engine: it waits, stays in front, and looks at what is run."""
 
@@ -144,6 +123,17 @@ class FirstFinder(WatchingFinder):
         self._packages = frozenset()
         self.install()
 
+    def call_once(self, packages: frozenset[str], call: Callable[[], None]) -> None:
+        """Call something before the first module of some packages is found."""
+
+        def wake() -> None:
+            self._packages = frozenset()
+            call()
+
+        self._packages, self.wake = packages, wake
+        if self.missed():
+            wake()
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -155,7 +145,7 @@ class FirstFinder(WatchingFinder):
             came = fullname.partition(".")[0] in self._packages
             if came or (moved and self.missed()) or runs_one_of(self._packages, sys._getframe(1)):  # noqa: SLF001
                 self.wake()
-        elif moved:
+        if moved and self._names:
             self._passed()
         if self._names:
             self._look_at_main(sys._getframe(1))  # noqa: SLF001 -- who imports

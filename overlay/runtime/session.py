@@ -192,10 +192,6 @@ _BY_OTHERS = (
 )
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class Session:
     """The selected patches, armed, and what became of them."""
 
@@ -209,8 +205,8 @@ class Session:
         strict: bool,
         strict_given: bool = False,
         pin: Pin | None = None,
-        on_first_module: Callable[[], None] = _nothing,
-        on_module: Callable[[], None] = _nothing,
+        on_first_module: Callable[[], None] = lambda: None,
+        on_module: Callable[[], None] = lambda: None,
     ) -> None:
         """Arm the patches of a selection.
 

@@ -49,12 +49,10 @@ def make_plan(
     """Decide on every patch, as `decide_all` does. Patches that are not selected are only named."""
     by_id = {patch.id: patch for patch in patches}
     settled = decide_all([by_id[name] for name in selection], tree, table)
-    verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
+    for name in by_id.keys() - settled.keys():
+        settled[name] = Verdict(patch=name, verdict="not-selected", reason="the selection leaves it out")
+    verdicts = tuple(settled[name] for name in in_order(by_id))
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts)
-
-
-def _left_out(patch: Patch) -> Verdict:
-    return Verdict(patch=patch.id, verdict="not-selected", reason="the selection leaves it out")
 
 
 def settle(
@@ -162,10 +160,7 @@ def _trace(target: Target, tree: Tree) -> str:
 
 def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVerdict) -> TargetVerdict:
     """Return the verdict on a target that serves a project to which nothing is done. No source is read."""
-    try:
-        version = version_of(target.project, tree) or UNKNOWN
-    except OverlayError:
-        version = UNKNOWN
+    version = _told_version(target.project, tree)
     if served.verdict == "not-installed":
         reason = f"it serves {served.project} alone, which is not installed"
     else:
@@ -225,6 +220,13 @@ def version_of(project: Project, tree: Tree) -> str:
     """Return the version of a project, empty if it is not installed. Raises `OverlayError`."""
     stated, metadata = _versions_of(project, tree)
     return stated or metadata or ""
+
+
+def _told_version(project: Project, tree: Tree) -> str:
+    try:
+        return version_of(project, tree) or UNKNOWN
+    except OverlayError:
+        return UNKNOWN
 
 
 def _versions_of(project: Project, tree: Tree) -> tuple[str | None, str | None]:
@@ -302,10 +304,7 @@ def _look(project: Project, tree: InstalledTree) -> Installed:
     file = tree.file(project.marker)
     if not file:
         return Installed(project=project.name, version="", where="")
-    try:
-        version = version_of(project, tree) or UNKNOWN
-    except OverlayError:
-        version = UNKNOWN
+    version = _told_version(project, tree)
     is_package = os.path.splitext(os.path.basename(file))[0] == "__init__"
     for _ in range(project.marker.count(".") + 1 + is_package):
         file = os.path.dirname(file)

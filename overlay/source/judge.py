@@ -59,7 +59,7 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
 ) -> Finding:
     """Return what a tree is to a defect, in which what it leaves to its patch is filled in. Never raises.
 
-    `everything`: what is decided on each patch if all are selected; `planned`: with the selection that counts.
+    `everything`: what is decided on each patch if all are selected. `planned`: by the selection that counts.
     """
     found = _look(defect, everything, tree, table)
     state = _OF_VERDICTS.get(found.verdict, "unknown-source")

@@ -1,7 +1,11 @@
-"""Loading the patches that come with overlay.
+"""Loading the patches that come with overlay, and finding those of packs.
 
 The id of a patch is its place: the folder `patches/verl/dynamic_cp_loss/` holds `verl.dynamic-cp-loss`, and
 in a pack a file of that name may. What lies there is listed, not declared: adding a patch is adding a folder.
+
+A pack has patches of third parties. It is an entry point of the group `overlay.patches`, whose name is the
+pack's, and whose value a package laid out as `overlay.patches` is: `acme = "acme_overlay.patches"` and
+`acme_overlay/patches/verl/fix.py` make the patch `acme/verl.fix`. Its code runs only if it is named.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ import os
 import sys
 
 from overlay import log
-from overlay.errors import OverlayError, TrustError
+from overlay.errors import OverlayError, SelectionError, TrustError
 from overlay.model import settings
+from overlay.model.record import Record
 from overlay.patch import Patch, Project
 
 TYPE_CHECKING = False
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
 
     from overlay.patch import Contract
     from overlay.source.table import Row, Table
+
 
 #: The package that is searched. The only place where the engine mentions what is built on top of it, and
 #: it does so by name: nothing in the engine imports it when it is imported itself.
@@ -239,3 +245,44 @@ def _load(module: str, expected: str) -> Patch:
         raise OverlayError(f"{module} defines the patch {patch.id!r}; its place asks for {expected!r}")
     _modules[patch.id] = module
     return patch
+
+
+GROUP = "overlay.patches"
+
+
+class Pack(Record):
+    """An installed pack."""
+
+    name: str
+    #: The package that holds its patches.
+    package: str
+    distribution: str
+    version: str
+
+
+def wanted_packs() -> list[Pack]:
+    """Return the packs that `OVERLAY_PACKS` names. Raises `SelectionError` if one is missing or ambiguous."""
+    wanted = settings.packs()
+    if not wanted:
+        return []  # and `importlib.metadata`, which is slow, is not imported
+    from importlib.metadata import entry_points
+
+    # An entry point may be there twice, with its distribution on two places of the path.
+    found: dict[str, set[Pack]] = {}
+    for point in entry_points(group=GROUP):
+        about = ("", "") if point.dist is None else (point.dist.name, point.dist.version)
+        pack = Pack(name=point.name, package=point.value, distribution=about[0], version=about[1])
+        found.setdefault(point.name, set()).add(pack)
+    for name in wanted:
+        if name not in found:
+            known = ", ".join(sorted(found)) or "none"
+            raise SelectionError(
+                f"OVERLAY_PACKS: no pack {name!r} is installed; there are: {known}. "
+                "Install one from its folder by `pip install -e .`"
+            )
+        if len(found[name]) > 1:
+            claims = sorted(f"{pack.distribution} {pack.version} ({pack.package})" for pack in found[name])
+            them = " and ".join(claims)
+            msg = f"OVERLAY_PACKS: the name {name!r} is claimed by {them}: uninstall one of them"
+            raise SelectionError(msg)
+    return [pack for name in wanted for pack in found[name]]

@@ -287,14 +287,6 @@ def misses(row: Row, tree: Tree) -> int:
     return sum(not is_so(site, said, tree) for site, said in row.sites.items())
 
 
-def _digest_of(site: str, tree: Tree) -> str:
-    """Return the digest of what is at a site, empty if there is none."""
-    try:
-        return tree.digest(site) or ""
-    except SourceError:
-        return ""
-
-
 def _finding(site: str, said: Said, tree: Tree | None) -> SiteFinding:
     found = "" if tree is None else _fault(site, said, tree)
     expects, asks, digest = "known", "", ""
@@ -303,5 +295,10 @@ def _finding(site: str, said: Said, tree: Tree | None) -> SiteFinding:
     elif str(said).startswith(_CALLS):
         expects, asks = "calls", str(said)
     else:
-        digest = str(said) if tree is None or not found else _digest_of(site, tree)
+        digest = str(said)
+        if tree is not None and found:
+            try:
+                digest = tree.digest(site) or ""
+            except SourceError:
+                digest = ""
     return SiteFinding(site=site, expects=expects, holds=not found, digest=digest, asks=asks, found=found)

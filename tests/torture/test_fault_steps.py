@@ -16,7 +16,6 @@ from order_world import Subject
 FILES = (
     "runtime/session.py",
     "runtime/engine.py",
-    "runtime/patch_state.py",
     "runtime/sites.py",
     "runtime/search.py",
 )

@@ -23,9 +23,6 @@ def test_all_is_well(worksite: Venv) -> None:
         "pin": "-",
         "python": "yes",
         "upstreams": "yes",
-        "Ray workers": "yes"
-        if any(one["project"] == "ray" and one["version"] for one in found["projects"])
-        else "-",
     }
     assert "fakeup 1.2.0 in " + str(worksite.site) in checks(found)["upstreams"]["found"]
     assert found["todo"] == ["overlay plan # what is decided, patch by patch"]
@@ -71,17 +68,6 @@ def test_a_setting_is_in_the_way(worksite: Venv, environ: dict[str, str], name: 
     assert done.returncode == 1
     assert done.stdout.startswith("no: a Python process that starts here and now is NOT patched\n")
     assert f"- {words}" in " ".join(done.stdout.partition("what to do:")[2].split())
-
-
-def test_unset_means_no_for_ray_workers_as_well(worksite: Venv) -> None:
-    pytest.importorskip("ray")
-    found = checks(worksite.read_failing("doctor", **worksite.on_path()))["Ray workers"]
-    assert found["answer"] == "no"
-    assert found["found"] == "the driver would not be patched (see OVERLAY)"
-    # A driver that is not enabled arms nobody, whatever has kept it from that.
-    given = {"OVERLAY": "1", "OVERLAY_PATCHES": "verl.nothing", **worksite.on_path()}
-    found = checks(worksite.read_failing("doctor", **given))["Ray workers"]
-    assert (found["answer"], found["found"]) == ("no", "the driver would not be patched (see selection)")
 
 
 def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from overlay.errors import OverlayError, SelectionError
 from overlay.patch import Patch, Project
 from overlay.runtime import engine as engine_module
 from overlay.runtime.engine import Engine
-from overlay.runtime.finder import Once
 from overlay.source.registry import load_patches, watched_packages
 
 
@@ -154,26 +153,6 @@ def test_a_selection_that_is_in_vain_is_named_by_who_speaks(
         armed.engine.disable()
         if enable == armed.engine.arm:
             forget()
-    assert not any(isinstance(finder, Once) for finder in sys.meta_path)
-
-
-def test_no_finder_is_left_out_by_who_asks(
-    armed: Armed, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As an editable installation is found, or a hook of wrapt's is called."""
-
-    class Editable:
-        @staticmethod
-        def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-            return PathFinder.find_spec(name, path or [str(upstream.root)], target)
-
-    armed.engine.disable()
-    monkeypatch.setattr(sys, "meta_path", [Editable])
-    monkeypatch.setattr(sys, "path", [])
-    armed.engine = Engine(armed._load, table=tables(), speaks=True)
-    armed.engine.enable("fakeup.*")
-    assert isinstance(sys.meta_path[1], Once)
-    assert importlib.import_module(PACKAGE).__name__ == PACKAGE
 
 
 def test_it_can_be_disarmed_before(armed: Armed) -> None:
