@@ -7,7 +7,7 @@ import sys
 
 from overlay._version import __version__
 from overlay.desk import commands, lock, run
-from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, say, show
+from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, folder, say
 from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SettingsError, SuiteError
 from overlay.runtime.engine import Engine
 from overlay.source.registry import check_whole
@@ -83,9 +83,13 @@ def _parser(asked: list[str]) -> argparse.ArgumentParser:
         from overlay.desk.prove.prove import add_arguments as add_proof
 
         add_proof(proof)
-    text = "show which patches the processes of a job had, what these did, and where they differ"
+    text = "show which patches the ranks of a job had; -o writes that, or an audit, as a page"
     report = add("report", _report, text)
-    report.add_argument("job", metavar="DIR", help="the folder of the job's ledgers (OVERLAY_LEDGER_DIR)")
+    what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
+    report.add_argument("job", nargs="?", metavar="DIR", help=what)
+    report.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
+    what = "an installation, unpacked wheel or checkout; repeatable (default without a job: this one)"
+    report.add_argument("--audit", action="append", default=[], type=folder, metavar="DIR", help=what)
     return parser
 
 
@@ -95,9 +99,7 @@ def _screen(engine: Engine, _: argparse.Namespace) -> int:
     return show(engine)
 
 
-def _report(_: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.desk.report import read
+def _report(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.desk.report import command
 
-    job = read(arguments.job)
-    show(arguments, job.to_dict(), job.table)
-    return EXIT_OK
+    return command.write(engine, arguments)

@@ -45,12 +45,6 @@ class PatchStatus(Record):
     #: What it has counted so far; `None` if it counts nothing, or was not put in place.
     effect: Effect | None = None
 
-    @property
-    def refused(self) -> bool:
-        """Whether it was asked for, is for what is installed here, and is not in place."""
-        loud = self.verdict is not None and self.verdict.loud
-        return self.state in ("failed", "incomplete") or (self.state == "skipped" and loud)
-
     def why(self) -> str:
         """Return what explains its state."""
         if self.reason or self.sites:

@@ -66,7 +66,12 @@ def account_of(status: Status, digest: str) -> Account:
     """Return what a process has, by its ledger and the digest of its lock."""
     return Account(
         applied=tuple(patch.patch for patch in status.patches if patch.state == "applied"),
-        refused=tuple(patch.patch for patch in status.patches if patch.refused),
+        refused=tuple(
+            patch.patch
+            for patch in status.patches
+            if patch.state in ("failed", "incomplete")
+            or (patch.state == "skipped" and patch.verdict is not None and patch.verdict.loud)
+        ),
         half_patched=len(status.half_patched),
         digest=digest,
     )
@@ -127,6 +132,11 @@ class Difference(Record):
     fact: str
     #: Each value, what helps a person with it, and the ranks that say so; the lowest rank first.
     said: tuple[tuple[str, str, tuple[int, ...]], ...]
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is the source of a site: where versions differ, there are many."""
+        return locks.SOURCE_OF in self.fact
 
 
 def compare(kinds: Sequence[tuple[Statement, Sequence[int]]]) -> list[Difference]:

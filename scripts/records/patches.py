@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlay.desk.report.page import link as address_of
 from overlay.source.registry import load_patches
 from records import _changes_in_a_run, _support_print
 from sources import releases
@@ -57,11 +58,8 @@ def section(patch: Patch) -> str:
 
 def link(reference: str) -> str:
     """Return a link to an issue, a pull request or a commit."""
-    for sign, kind in (("#", "issues"), ("@", "commit")):
-        repository, found, number = reference.partition(sign)
-        if found and repository.count("/") == 1:
-            return f"[{reference}](https://github.com/{repository}/{kind}/{number})"
-    return reference
+    address = address_of(reference)
+    return f"[{reference}]({address})" if address else reference
 
 
 def tested(patch: Patch, target: Target) -> str:

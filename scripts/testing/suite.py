@@ -55,12 +55,13 @@ LEFT = "left to the nightly run"
 QUICK = [
     *("-m", "quick or not (real or distributed)"),
     *("tests/overlay", "tests/patches", "tests/compat"),
-    # These start processes by the dozen, for commands that no trainer runs.
+    # These start processes by the dozen, or a browser, for commands that no trainer runs.
     *(
         "--ignore=tests/overlay/desk",
         "--ignore=tests/overlay/desk/prove",
         "--ignore=tests/overlay/desk/suite",
     ),
+    "--ignore=tests/overlay/desk/report/test_report_browser.py",
     # These compile.
     *("tests/distributed/test_dynamic_cp.py", "tests/real/test_dynamic_cp_known_losses.py"),
 ]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from command_line import clean
 
-from overlay.desk import report as job
 from overlay.desk.prove.rows import text_of
+from overlay.desk.report import job
 from overlay.effect import Effect
 from overlay.ledger import PatchStatus
 from overlay.records.run import lines

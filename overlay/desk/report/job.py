@@ -1,4 +1,4 @@
-"""`overlay report`: what the processes of a job left in the folder of `OVERLAY_LEDGER_DIR`, compared.
+"""Reads what the processes of a job left in the folder that `OVERLAY_LEDGER_DIR` names, and compares them.
 
 `overlay.records.files` describes the files.
 """
@@ -65,10 +65,6 @@ class Group(Record):
     #: The ledger that speaks for them, which is the one with the most verdicts: a patch that waits has none.
     status: Status
 
-    def refused(self) -> dict[str, str]:
-        """Return the patches that were asked for and are not in place, each with the reason."""
-        return {one.patch: one.reason for one in self.status.patches if one.refused}
-
 
 class Job(Record):
     """What the processes of a job reported."""
@@ -124,7 +120,6 @@ class Job(Record):
                     "name": group.name,
                     "processes": group.processes,
                     "patches": {patch.patch: patch.state for patch in group.status.patches},
-                    "refused": group.refused(),
                 }
                 for group in self.groups
             ],
@@ -156,8 +151,7 @@ class Job(Record):
             states: dict[str, list[str]] = {}
             for patch in group.status.patches:
                 states.setdefault(patch.state, []).append(patch.patch)
-            said = [f"NOT in place: {name}: {reason}" for name, reason in group.refused().items()]
-            said += [f"{state}: {', '.join(names)}" for state, names in states.items()]
+            said = [f"{state}: {', '.join(names)}" for state, names in states.items()]
             lines += [wrap(group.name), *(wrap(text, "    ", first="  ") for text in said)]
         if self.met:
             patched = [one.defect for one in self.met if one.state == "mended"]

@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import overlay
+from overlay import cli
+
+#: Has to be text wherever text may stand.
+HOSTILE = "</span></p><script>window.hacked=1</script>\"'><img src=x onerror=window.hacked=1>{{ 7*7 }}"
 
 
 def status(site: Path, **changes: Any) -> dict[str, Any]:
@@ -46,6 +50,12 @@ def process(folder: Path, ledger: str, **changes: Any) -> None:
     known = {"ledger": ledger, "rank": None, "world": None, "host": "node", "pid": 7, "ended": True}
     number = len(list(folder.glob("process-*")))
     write(folder / f"process-{number:03}.json", {**known, "effects": {}, **changes})
+
+
+def page(folder: Path, *words: str) -> str:
+    """Write a report into a folder, and return its HTML."""
+    assert cli.main(["report", *words, "-o", str(folder / "r.html")]) == 0
+    return (folder / "r.html").read_text(encoding="utf-8")
 
 
 def write(path: Path, data: Any) -> str:

@@ -1,0 +1,270 @@
+"""Fills the template of the page, in the order in which a reader asks."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from overlay._version import __version__
+from overlay.desk.commands import OPT_IN
+from overlay.desk.report.job import listed, noted, processes
+from overlay.effect import told
+from overlay.errors import ReportError
+from overlay.model.record import TYPE_CHECKING, Record
+from overlay.source.judge import DEFECT_STATES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from overlay.desk.audit.audit import Audit
+    from overlay.desk.report.job import Group, Job
+    from overlay.patch import Patch
+    from overlay.verdict import Plan, TargetVerdict
+
+
+#: What a patch can have come to, the worst first, and the tone of each: its state, the verdict of an
+#: installation, or that another version of overlay knows it.
+OUTCOMES: dict[str, str] = {
+    "failed": "bad",
+    "conflict": "bad",
+    "unknown-source": "bad",
+    "incomplete": "care",
+    "reverted": "care",
+    "applied": "good",
+    "apply": "good",
+    "waiting": "plain",
+    OPT_IN: "plain",
+    "not-needed": "plain",
+    "not-installed": "plain",
+    "not-selected": "plain",
+    "not known": "plain",
+}
+
+
+class View(Record):
+    """An installation that was audited, or processes that say the same."""
+
+    name: str
+    #: By patch, its verdict or its state, and why.
+    words: dict[str, tuple[str, str]]
+    #: The word for a patch that is not among these.
+    otherwise: str
+    #: The projects there, each with its version.
+    versions: tuple[str, ...]
+    #: The overlay, the Python and the settings of processes.
+    settings: tuple[str, ...] = ()
+
+    def word(self, patch: str) -> str:
+        """Return what became of a patch here, empty if nothing is known of it."""
+        return self.words.get(patch, (self.otherwise, ""))[0]
+
+
+def view_of_plan(name: str, plan: Plan, selected: Collection[str]) -> View:
+    """Return the view of an installation. `selected`: the patches that need not be asked for by their ids."""
+    words = {}
+    for one in plan.verdicts:
+        asked = one.verdict != "apply" or one.patch in selected
+        words[one.patch] = (one.verdict if asked else OPT_IN, one.reason or one.where())
+    targets = (target for one in plan.verdicts for target in one.targets)
+    return View(name=name, words=words, otherwise="", versions=_versions(targets))
+
+
+def view_of_group(group: Group) -> View:
+    """Return the view of processes that say the same."""
+    words: dict[str, tuple[str, str]] = {}
+    targets: list[TargetVerdict] = []
+    for one in group.status.patches:
+        word, why = one.state, one.reason
+        if one.verdict is not None:
+            word = one.verdict.verdict if word == "skipped" else word
+            why = why or one.verdict.reason or one.verdict.where()
+            targets += one.verdict.targets
+        words[one.patch] = (word, why)
+    status = group.status
+    settings = [
+        f"overlay {status.version}{'' if status.enabled else ', not enabled'}",
+        f"Python {status.python}",
+        "strict" if status.strict else "not strict",
+    ]
+    settings += [f"pinned to {status.pinned}"] if status.pinned else []
+    return View(
+        name=group.name,
+        words=words,
+        otherwise="not-selected",
+        versions=_versions(targets),
+        settings=tuple(settings),
+    )
+
+
+def _versions(targets: Iterable[TargetVerdict]) -> tuple[str, ...]:
+    return tuple(sorted({f"{target.project} {target.version}" for target in targets if target.version}))
+
+
+def outcome(words: Iterable[str]) -> str:
+    """Return what a patch came to, from the words of all views on it."""
+    found = {word if word in OUTCOMES else "not known" for word in words}
+    if found & {"waiting", "not-selected"}:
+        # What an installation could take is not what processes took; whatever else they say says more.
+        found -= {"apply", OPT_IN}
+    for said_by_some in ("not-selected", "waiting"):
+        if len(found) > 1:
+            found.discard(said_by_some)
+    return next(name for name in OUTCOMES if name in found or name == "not known")
+
+
+class Headline(Record):
+    """The outcome in a few sentences, and the numbers behind it."""
+
+    tone: str
+    text: str
+    #: How many patches came to each outcome, without those that none came to.
+    counts: tuple[tuple[str, int], ...]
+
+    def tally(self) -> str:
+        """Return the numbers as text."""
+        return " \u00b7 ".join(f"{count} {outcome}" for outcome, count in self.counts)
+
+
+def headline(outcomes: Mapping[str, str], job: Job | None, audits: Iterable[Audit] = ()) -> Headline:
+    """Return what is said first of what each patch came to, of a job, and of installations."""
+    by_tone: dict[str, list[str]] = {tone: [] for tone in ("bad", "care", "good", "plain")}
+    for name, one in outcomes.items():
+        by_tone[OUTCOMES[one]].append(name)
+    fine = "good" if by_tone["good"] else "plain"
+    # Each sentence with its tone. Of one tone, they stay in this order.
+    said = [] if job is None else [("bad" if job.differences else fine, _agreement(job))]
+    said += [] if job is None else [("care", gap) for gap in job.gaps()]
+    for tone, what in (("bad", "asked for, and not applied"), ("care", "not completely applied")):
+        if names := by_tone[tone]:
+            said.append((tone, f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}."))
+    if job is not None and (met := {one.defect: one.harm for one in job.open()}):
+        said.append(("bad", _defects(met, "not patched in this job")))
+    if left := {one.defect: one.harm for audit in audits for one in audit.of("open")}:
+        said.append(("bad", _defects(left, "")))
+    number = {name: sum(one == name for one in outcomes.values()) for name in OUTCOMES}
+    if not by_tone["bad"] and not by_tone["care"]:
+        said.append((fine, _no_complaint(number, job)))
+    said.sort(key=lambda one: [*by_tone].index(one[0]))
+    counts = tuple((name, count) for name, count in number.items() if count)
+    return Headline(tone=said[0][0], text=" ".join(sentence for _, sentence in said), counts=counts)
+
+
+def _defects(harms: Mapping[str, str], what: str) -> str:
+    """Return how many known defects remain, and how many of them nobody notices."""
+    count, silent = len(harms), sum(harm == "silent-wrong" for harm in harms.values())
+    remain = f"{'is' if count == 1 else 'are'} {what}" if what else f"remain{'s' * (count == 1)}"
+    found = f"{count} known defect{'s' * (count > 1)} {remain}"
+    return f"{found}, {silent} of them silent." if silent else f"{found}."
+
+
+def _agreement(job: Job) -> str:
+    count = len(job.names)
+    if job.differences:
+        # Where versions differ, the sources of many sites do: the table has them.
+        facts = [one.fact for one in job.differences if not one.is_source]
+        facts = facts or [one.fact for one in job.differences]
+        who = _named([group.name for group in job.groups])
+        return f"The {count} processes do not agree: {who} differ in {_named(facts, 3)}."
+    if count == 1:
+        return "One process."
+    return f"The {count} processes here agree." if job.gaps() else f"All {count} processes agree."
+
+
+def _no_complaint(number: Mapping[str, int], job: Job | None) -> str:
+    there, wanted = number["applied"], number["apply"]
+    if there:
+        where = "applied on some" if job is not None and job.differences else "applied"
+        return f"{_patches(there)} {'is' if there == 1 else 'are'} {where}, and none was refused."
+    if wanted:
+        return f"{_patches(wanted)} would be applied here, and none is refused."
+    if number["waiting"]:
+        return "Every patch still waits: none of the modules that they are for was imported."
+    return "No patch is applied." if job is not None else "No patch would be applied here."
+
+
+def _patches(count: int) -> str:
+    return f"{count} patch{'es' if count != 1 else ''}"
+
+
+def _named(names: Sequence[str], most: int = 4) -> str:
+    """Return names in a sentence."""
+    if 1 < len(names) <= most:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+    return listed(names, most)
+
+
+#: What the outcomes mean whose patches nobody has to look at: the page only lists their ids.
+LISTED = {
+    "waiting": "no process has imported a module that they are for",
+    "opt-in": "they apply here if somebody names them, as in OVERLAY_PATCHES=all,ID",
+    "not-needed": "what is installed does not have the defect, or another patch fixes it",
+    "not-installed": "their project is not there",
+    "not-selected": "the selection leaves them out",
+    "not known": "another version of overlay knows them",
+}
+#: The sign before a word, so that no meaning hangs on a colour.
+MARKS = {"good": "\u2713", "bad": "\u2717", "care": "!", "plain": "\u2013"}
+#: The tones of the states of a defect.
+DEFECTS = {"open": "bad", "unknown-source": "care", "mended": "good", "not-needed": "good"}
+
+
+def render(
+    patches: Mapping[str, Patch],
+    job: Job | None,
+    audits: Sequence[tuple[View, Audit]],
+) -> tuple[str, Headline]:
+    """Return the page as HTML on a job, installations or both, and what it says first."""
+    try:
+        import jinja2
+    except ImportError as error:
+        what = "a page needs what the extra report brings: pip install jinja2"
+        raise ReportError(f"{what} ({error})") from error
+    views = [view for view, _ in audits]
+    views += [view_of_group(group) for group in job.groups] if job is not None else []
+    known = dict.fromkeys([*patches, *(name for view in views for name in view.words)])
+    outcomes = {name: outcome([view.word(name) for view in views if view.word(name)]) for name in known}
+    first = headline(outcomes, job, [audit for _, audit in audits])
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("overlay.desk.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        link=link, noted=noted, told=told, processes=processes, tone=tone, marks=MARKS, tones=OUTCOMES
+    )
+    text = environment.get_template("page.html").render(
+        first=first,
+        when=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        version=__version__,
+        python=".".join(map(str, sys.version_info[:3])),
+        job=job,
+        views=views,
+        patches=patches,
+        loud=[name for name in known if OUTCOMES[outcomes[name]] in ("bad", "care")],
+        fine=[name for name in known if OUTCOMES[outcomes[name]] == "good"],
+        listed=[
+            (words, meaning, names)
+            for words, meaning in LISTED.items()
+            if (names := [name for name in known if outcomes[name] == words])
+        ],
+        audits=[(view.name, audit) for view, audit in audits if audit.findings],
+        states=DEFECT_STATES,
+        defects=DEFECTS,
+    )
+    return text, first
+
+
+def link(reference: str) -> str:
+    """Return the address of `owner/repo#number` or `owner/repo@commit`, empty for anything else."""
+    for sign, kind in (("#", "issues"), ("@", "commit")):
+        repository, found, number = reference.partition(sign)
+        if found and repository.count("/") == 1:
+            return f"https://github.com/{repository}/{kind}/{number}"
+    return ""
+
+
+def tone(word: str) -> str:
+    """Return what a verdict or a state means at a glance: `good`, `bad`, `care` or `plain`."""
+    return OUTCOMES[outcome([word])]
