@@ -70,7 +70,8 @@ def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Names
         if given[0].startswith("-"):
             whole = _parser(suite=True, prove=True).get_default("choices")
             raise SelectionError(f"`overlay` does not take {given[0]!r}; {_command_with(given[0], whole)}")
-        raise SelectionError(f"there is no command {given[0]!r}; {near(given[0], known)}")
+        hint = "in a shell: overlay, overlay plan or overlay doctor" if given[0] == "status" else ""
+        raise SelectionError(f"there is no command {given[0]!r}; {hint or near(given[0], known)}")
     arguments, unknown = parser.parse_known_args(given)
     if unknown:
         said = f"`{arguments.parser.prog}` does not take {unknown[0]!r}"
@@ -105,14 +106,14 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     """Return the parser. What only `overlay suite` and `overlay prove` need is imported for them alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
-        description="Patches for known defects in an installed Megatron-Core, slime, miles or verl.",
+        description="Fixes for known defects in an installed Megatron-Core, slime, miles or verl.",
         epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied, or (audit) a defect is "
-        "not patched; 2 usage, settings, output. A command may have more: docs/settings.md.",
+        "not patched; 2 wrong usage or setting, or unwritable output. More: docs/settings.md.",
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     choices = parser.add_subparsers(
-        metavar="COMMAND", description="without a command: a summary on one screen"
+        metavar="COMMAND", description="without a command: a one-screen summary"
     )
     parser.set_defaults(command=_cockpit, parser=parser, choices=choices.choices)
 
@@ -126,20 +127,20 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     run.add(choices)
     for one in (commands, lock, new):
         one.add(add)
-    text = "run upstream's own tests with and without overlay: list, run"
+    text = "run upstream's own tests with and without overlay (list, run)"
     tests = choices.add_parser("suite", help=text, description=text)
     if suite:
         from overlay.desk.suite.commands import add_arguments
 
         add_arguments(tests)
-    text = "run the contracts of patches on what is installed here, upstream alone and with each patch"
+    text = "run each patch's contract on what is installed here, without and with the patch"
     proof = add("prove", lambda *_: EXIT_USAGE, text)
     if prove:
         from overlay.desk.prove.command import add_arguments as add_proof
 
         add_proof(proof)
     add("schema", _schema, "print the JSON schema of what the commands print with --json")
-    text = "show which patches the ranks of a job had; -o writes that, or an audit, as a page"
+    text = "show which patches a job's ranks had; -o writes that, or an audit, as an HTML page"
     report = add("report", _report, text)
     what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
     report.add_argument("job", nargs="?", metavar="DIR", help=what)

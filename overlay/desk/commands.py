@@ -130,7 +130,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     selected = engine.chosen("all").ids if by_default else None
     audit = make_audit(engine, plan, tree, selected=selected, settings=given, harms=arguments.harm or ())
     if arguments.explain:
-        return _explain_defect(audit, arguments)
+        return _explain_defect(engine, audit, arguments)
     show(arguments, audit.to_dict(), lambda: screen(audit))
     _remark(tree, engine.known().values())
     if not audit.installed:
@@ -154,10 +154,14 @@ def _say_no_upstream(sites: Sequence[str]) -> int:
     return EXIT_USAGE
 
 
-def _explain_defect(audit: Audit, arguments: argparse.Namespace) -> int:
+def _explain_defect(engine: Engine, audit: Audit, arguments: argparse.Namespace) -> int:
     from overlay.desk.audit.text import explanation
 
     name = arguments.explain
+    if name in engine.known():
+        fixes = [one for one in sorted(audit.defects) if audit.defects[one].patch == name]
+        what = f"; it fixes {', '.join(fixes)}" if fixes else ""
+        raise SelectionError(f"{name!r} is a patch: `overlay explain {name}`{what}")
     if name not in audit.defects:
         near = settings.nearest(name, sorted(audit.defects), "docs/defects.md")
         raise SelectionError(f"there is no defect {name!r}; {near}")

@@ -115,7 +115,7 @@ def _next(
     `there`: the projects that are installed. `wanted`: those that patches are for.
     """
     if not there & wanted:
-        return f"install {' or '.join(sorted(wanted))} into this Python, or overlay into theirs"
+        return f"install overlay into the Python that has {' or '.join(sorted(wanted))}"
     wrong = {check.name for check in checkup.checks if check.answer == NO and check.todo}
     if wrong - {"OVERLAY"}:
         return "overlay doctor"
@@ -146,8 +146,8 @@ def screen(item: Cockpit) -> str:
     present = len(item.mended) + len(item.left)
     count = f"{present} known defect{'s' * (present != 1)} here"
     patched = "patched" if item.armed else "would be patched"
-    text = f"{count}, {len(item.mended)} {patched}, {len(item.left)} not"
-    lines.append(wrap(f"{text}: {_some(item.left)} (`overlay audit`)" if item.left else text))
+    text = f"{count}: {len(item.mended)} {patched}, {len(item.left)} not"
+    lines.append(wrap(f"{text} ({_some(item.left)}; see `overlay audit`)" if item.left else text))
     if item.unknown:
         lines.append(wrap(f"not known for this source: {_some(item.unknown)}"))
     active = "active: yes, in every Python process that starts here and now"
@@ -178,7 +178,7 @@ def _patches(patches: Mapping[str, tuple[str, ...]], stack: str, *, armed: bool)
         return [*lines, "no selected patch applies here"]
     count = f"{len(patches)} patch{'es' * (len(patches) > 1)}"
     apply = f"appl{'y' if len(patches) > 1 else 'ies'}" if armed else "would apply"
-    lines.append(f"{count} {apply}. What each changes (overlay explain ID says when):")
+    lines.append(f"{count} {apply}, by what they change (overlay explain ID says when):")
     for first in (*_ORDER, ""):
         families: dict[str, list[str]] = {}
         for patch, changes in patches.items():

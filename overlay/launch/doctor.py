@@ -36,7 +36,7 @@ class Check(Record):
     answer: str
     #: What was found.
     found: str
-    #: What to do about it, empty if nothing is wrong.
+    #: What to do about it, or about a warning in what was found; empty if all is well.
     todo: str = ""
 
 
@@ -63,15 +63,17 @@ def examine(engine: Engine) -> Checkup:
     own.append(_pin(engine) if own[-1].answer == YES else _check("pin", NONE, "not compared"))
     wrong = [check for check in own if check.answer == NO]
     checks = (*own, *_pythons(), _upstreams(engine, projects), _ray(projects, wrong))
-    todo = [check.todo for check in checks if check.answer == NO and check.todo]
+    todo = [check.todo for check in checks if check.todo]
     armed = all(check.answer != NO for check in checks)
+    if armed:
+        todo.append("overlay plan # what is decided, patch by patch")
     return Checkup(
         armed=armed,
         checks=checks,
         package=PACKAGE,
         python=sys.executable,
         projects=projects,
-        todo=tuple(dict.fromkeys(todo)) or ("overlay plan # what is decided, patch by patch",),
+        todo=tuple(dict.fromkeys(todo)),
     )
 
 
@@ -109,12 +111,12 @@ def _settings(engine: Engine) -> Check:
         return _check("selection", NO, str(error), "correct that setting, or unset it")
     count = len(chosen.ids)
     found = f"{' '.join(chosen.terms) or 'all'}: {count} patch{'es' if count != 1 else ''}"
-    if odd := settings.unknown():
-        todo = "correct the name of that variable, or unset it"
-        return _check("selection", NO, f"{found}, but {'; '.join(odd)}", todo)
     if not count:
         todo = "nothing is selected: unset OVERLAY_PATCHES, or name patches"
         return _check("selection", NO, found, todo)
+    if odd := settings.unknown():  # which keeps no process from being patched
+        todo = "correct the name of that variable, or unset it"
+        return _check("selection", YES, f"{found}; warning: {'; '.join(odd)}", todo)
     return _check("selection", YES, found)
 
 

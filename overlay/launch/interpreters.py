@@ -196,7 +196,7 @@ def refusal(interpreter: Interpreter, answer: Reply) -> str:
     if answer.other:
         return (
             f"{interpreter.path} is a different Python, without overlay: install overlay there as well, or "
-            f"have the job start {sys.executable}, as with its folder first on the PATH"
+            f"have the job start {sys.executable}, say by putting its folder first on the PATH"
         )
     if interpreter.behind:
         return f"{shown} does not get the variables OVERLAY...: leave out env"

@@ -56,7 +56,7 @@ def test_a_term_that_names_nothing_is_an_error_with_a_way_out(text: str, words: 
 
 def test_more_ids_than_one_reads_are_not_said() -> None:
     ids = [f"acme.patch-{number}" for number in range(60)]
-    with pytest.raises(SelectionError, match="there are 60, which `overlay list` names"):
+    with pytest.raises(SelectionError, match="`overlay list` names all 60"):
         settings.select(ids, environ={"OVERLAY_PATCHES": "qqq"})
 
 
@@ -94,6 +94,7 @@ def test_variables_that_are_no_settings_are_named() -> None:
     found = settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})
     assert [line.split(":")[0] for line in found] == ["OVERLAY_PATCH", "OVERLAY_strict", "overlay_log"]
     assert [line.split()[-1] for line in found] == ["OVERLAY_PATCHES?", "OVERLAY_STRICT?", "OVERLAY_LOG?"]
+    assert settings.unknown({"OVERLAY_FOO": "1"}) == ["OVERLAY_FOO: unknown variable, ignored"]
 
 
 @pytest.mark.parametrize(
