@@ -112,9 +112,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    choices = parser.add_subparsers(
-        metavar="COMMAND", description="without a command: a one-screen summary"
-    )
+    choices = parser.add_subparsers(metavar="COMMAND", description="without a command: a one-screen summary")
     parser.set_defaults(command=_cockpit, parser=parser, choices=choices.choices)
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:

@@ -147,7 +147,7 @@ def screen(item: Cockpit) -> str:
     count = f"{present} known defect{'s' * (present != 1)} here"
     patched = "patched" if item.armed else "would be patched"
     text = f"{count}: {len(item.mended)} {patched}, {len(item.left)} not"
-    lines.append(wrap(f"{text} ({_some(item.left)}; see `overlay audit`)" if item.left else text))
+    lines.append(wrap(f"{text} ({_some(item.left)}; `overlay audit`)" if item.left else text))
     if item.unknown:
         lines.append(wrap(f"not known for this source: {_some(item.unknown)}"))
     active = "active: yes, in every Python process that starts here and now"

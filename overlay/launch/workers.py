@@ -389,7 +389,8 @@ class Spawned(Interception):
         super().leave()
         if there and not settings.says_no(os.environ.get("OVERLAY", "")):
             way_out = "set os.environ['OVERLAY'] = '0' before they start"
-            log.warning(f"multiprocessing: OVERLAY is set: new processes are patched. To avoid that: {way_out}")
+            what = "OVERLAY is set: new processes are patched"
+            log.warning(f"multiprocessing: {what}. To avoid that: {way_out}")
         if there and not _renewed_server():
             what = "its fork server cannot be replaced, and goes on making patched processes"
             log.warning(f"multiprocessing: {what}")

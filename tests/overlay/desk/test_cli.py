@@ -77,7 +77,8 @@ def test_each_patch_is_explained_in_80_columns(tmp_path: Path, capsys: pytest.Ca
         words = " ".join(text.split())
         said = f"Changes the numbers of a running job: {'YES' if 'numbers' in patch.changes else 'no'}"
         assert (said in words) is bool(patch.changes)
-        assert f"To apply it alone: overlay run --patches {','.join([name, *patch.requires])} COMMAND" in words
+        chosen = ",".join([name, *patch.requires])
+        assert f"To apply it alone: overlay run --patches {chosen} COMMAND" in words
 
 
 @pytest.mark.parametrize("command", ["list", "plan", "doctor", "audit", "packs", "lock"])
@@ -160,7 +161,7 @@ def test_audit_explains_one_defect(site: str) -> None:
     for name, hint in (
         ("verl.per-token-loss", "did you mean verl.per-token-loss-untold"),
         ("foo", "docs/defects.md names all "),
-        (UNKNOWN, f"'{UNKNOWN}' is a patch: `overlay explain {UNKNOWN}`; it fixes verl.budget-exceeded"),
+        (UNKNOWN, f"'{UNKNOWN}' is a patch: `overlay explain {UNKNOWN}`; it fixes verl.budget-"),
     ):
         done = overlay("audit", site, "--explain", name)
         assert (done.returncode, hint in done.stderr) == (2, True)
@@ -198,7 +199,7 @@ def test_audit_says_that_pyyaml_is_missing(
         (["explain", "verl.dynamic-cp-los"], {}, "did you mean verl.dynamic-cp-loss"),
         (["list"], {"OVERLAY_PACKS": "A pack"}, "OVERLAY_PACKS: 'A' is not the name of a pack"),
         (["list"], {"OVERLAY_PACKS": "acme"}, "no pack 'acme' is installed"),
-        (["lock", "--check", "--file", "/nowhere"], {}, "no lock /nowhere: `overlay lock --file /nowhere` writes"),
+        (["lock", "--check", "--file", "/nowhere"], {}, "no lock /nowhere: `overlay lock --file /nowhere`"),
         (["lock", "--check", "--update"], {}, "not allowed with"),
         (["run"], {}, "there is no COMMAND"),
         (["run", "--patches"], {}, "expected one argument"),

@@ -68,7 +68,7 @@ def test_it_says_what_is_there_what_applies_and_what_is_left(
     text = screen(found)
     assert text.splitlines()[2].split()[:2] == ["fakeup", "1.2.0"]
     assert "numbers  fakeup: scale\n" in text
-    said = "2 known defects here: 1 patched, 1 not (fakeup.reading-is-wrong; see `overlay audit`)"
+    said = "2 known defects here: 1 patched, 1 not (fakeup.reading-is-wrong; `overlay audit`)"
     assert said in " ".join(text.split())
     assert "active: yes, in every Python process that starts here and now" in text
     # Nothing of an upstream was imported for that.
