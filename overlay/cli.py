@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from difflib import get_close_matches
 
 from overlay._version import __version__
 from overlay.desk import commands, lock, run
@@ -14,7 +15,7 @@ from overlay.source.registry import check_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 #: Of these the user can correct something, so they are exit code 2.
 _USAGE = (SelectionError, LockError, ReportError, SuiteError, SettingsError)
@@ -30,9 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for at, word in enumerate(words):
         if words[at - 1 : at] == ["--patches"] and word[:1] == "-" and word[:2] not in ("-", "--"):
             words[at - 1 : at + 1] = [f"--patches={word}"]  # what begins with a drop would be an option else
-    arguments = _parser(words[:1]).parse_args(words)
-    arguments.words = command
     try:
+        parser, known = _parser(words[:1])
+        if words and words[0] not in known:
+            raise SelectionError(_no_command(words[0], known))
+        arguments = parser.parse_args(words)
+        arguments.words = command
         check_whole()
         run_it: Callable[[Engine, argparse.Namespace], int] = arguments.command
         return run_it(Engine(), arguments)
@@ -47,19 +51,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
 
 
-def _parser(asked: list[str]) -> argparse.ArgumentParser:
-    """Return the parser. What only `overlay suite` and `overlay prove` need is imported for them alone."""
+def _no_command(word: str, known: Collection[str]) -> str:
+    near = get_close_matches(word, [*known, "--patches", "--strict", "--site", "--json"], n=1)
+    meant = f"{'COMMAND ' * (near[0] not in known)}{near[0]}" if near else ""
+    hint = f"did you mean `overlay {meant}`?" if near else "`overlay --help` lists them"
+    return f"there is no command {word!r}; {hint}"
+
+
+def _parser(asked: list[str]) -> tuple[argparse.ArgumentParser, set[str]]:
+    """Return the parser, and what may come first.
+
+    What only `overlay suite` and `overlay prove` need is imported for them alone.
+    """
     parser = argparse.ArgumentParser(
         prog="overlay",
-        description="Patches for known defects in an installed Megatron-Core, slime, miles or verl.",
+        description="Fixes for known defects in an installed Megatron-Core, slime, miles or verl.",
         epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied, or (audit) a defect is "
-        "not patched; 2 usage, settings, output. A command may have more: docs/settings.md.",
+        "not patched; 2 wrong usage or setting, or unwritable output. More: docs/settings.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
-    choices = parser.add_subparsers(
-        metavar="COMMAND", description="without a command: a summary on one screen"
-    )
+    choices = parser.add_subparsers(metavar="COMMAND", description="without a command: a one-screen summary")
     parser.set_defaults(command=_screen)
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
@@ -71,26 +83,26 @@ def _parser(asked: list[str]) -> argparse.ArgumentParser:
     run.add(choices)
     commands.add(add)
     lock.add(add)
-    text = "run upstream's own tests with and without overlay: list, run"
+    text = "run upstream's own tests with and without overlay (list, run)"
     tests = choices.add_parser("suite", help=text, description=text)
     if asked == ["suite"]:
         from overlay.desk.suite.runner import add_arguments
 
         add_arguments(tests)
-    text = "run the contracts of patches on what is installed here, upstream alone and with each patch"
+    text = "run each patch's contract on what is installed here, without and with the patch"
     proof = add("prove", lambda *_: EXIT_USAGE, text)
     if asked == ["prove"]:
         from overlay.desk.prove.prove import add_arguments as add_proof
 
         add_proof(proof)
-    text = "show which patches the ranks of a job had; -o writes that, or an audit, as a page"
+    text = "show which patches a job's ranks had; -o writes that, or an audit, as an HTML page"
     report = add("report", _report, text)
     what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
     report.add_argument("job", nargs="?", metavar="DIR", help=what)
     report.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
     what = "an installation, unpacked wheel or checkout; repeatable (default without a job: this one)"
     report.add_argument("--audit", action="append", default=[], type=folder, metavar="DIR", help=what)
-    return parser
+    return parser, {*choices.choices, "-h", "--help", "--version"}
 
 
 def _screen(engine: Engine, _: argparse.Namespace) -> int:

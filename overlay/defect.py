@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 HARMS: dict[str, str] = {
     "silent-wrong": "numbers, data or checkpoints are wrong, and nothing says so",
     "hang": "the job stands still until something times out",
-    "out-of-memory": "memory runs out, or is held for nothing",
+    "out-of-memory": "memory runs out, or is held needlessly",
     "crash": "the job ends with an error",
-    "slow": "the job waits for what need not take long",
+    "slow": "the job waits for work that could be fast",
 }
 
 

@@ -122,7 +122,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     selected = engine.chosen("all").ids if by_default else None
     audit = make_audit(engine, plan, tree, selected=selected, settings=given, harms=arguments.harm or ())
     if arguments.explain:
-        return _explain_defect(audit, arguments)
+        return _explain_defect(engine, audit, arguments)
     show(arguments, audit.to_dict(), lambda: screen(audit))
     _remark(tree, engine.known().values())
     if not audit.installed:
@@ -146,10 +146,14 @@ def _say_no_upstream(sites: Sequence[str]) -> int:
     return EXIT_USAGE
 
 
-def _explain_defect(audit: Audit, arguments: argparse.Namespace) -> int:
+def _explain_defect(engine: Engine, audit: Audit, arguments: argparse.Namespace) -> int:
     from overlay.desk.audit.text import explanation as defect_text
 
     name = arguments.explain
+    if name in engine.known():
+        fixes = [one for one in sorted(audit.defects) if audit.defects[one].patch == name]
+        what = f"; it fixes {', '.join(fixes)}" if fixes else ""
+        raise SelectionError(f"{name!r} is a patch: `overlay explain {name}`{what}")
     if name not in audit.defects:
         near = settings.nearest(name, sorted(audit.defects), "docs/defects.md")
         raise SelectionError(f"there is no defect {name!r}; {near}")
@@ -189,13 +193,13 @@ def plan_table(item: Plan) -> str:
     shown = [one for one in item.verdicts if one.verdict not in ("not-installed", "not-selected")]
     rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in shown]
     others = Counter(
-        "not selected" if one.verdict == "not-selected" else one.reason
+        "as not selected or opt-in" if one.verdict == "not-selected" else f"because {one.reason}"
         for one in item.verdicts
         if one not in shown
     )
     head = ("patch", "verdict", "why")
     parts = [text.table(head, rows) if rows else "no selected patch is for anything that is installed here"]
-    parts += [text.wrap(f"left out, {why}: {count}") for why, count in others.items()]
+    parts += [text.wrap(f"left out {why}: {count}") for why, count in others.items()]
     return "\n".join([*parts, f"in {item.site}"] if item.site else parts)
 
 
@@ -204,8 +208,8 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
     lines = [text.wrap(f"{patch.id}: {patch.summary}"), "", text.wrap(patch.why), ""]
     if patch.changes:
         lines.append(text.wrap(_on_numbers(patch)))
-        lines.append(text.wrap(f"Changes in a job: {', '.join(patch.changes)}. When: {patch.met}"))
-    lines.append(text.wrap(f"Only this patch: overlay run --patches {alone} COMMAND"))
+        lines.append(text.wrap(f"What it changes: {', '.join(patch.changes)}. When: {patch.met}"))
+    lines.append(text.wrap(f"To apply it alone: overlay run --patches {alone} COMMAND"))
     if patch.opt_in:
         lines.append(text.wrap(f"Opt-in: `all` leaves it out, OVERLAY_PATCHES=all,{patch.id} takes it"))
     if patch.evidence:
@@ -229,7 +233,7 @@ def _on_numbers(patch: Patch) -> str:
     said = "Changes the numbers of a running job:"
     if "numbers" in patch.changes:
         return f"{said} YES, under the settings below. Any other job keeps its numbers."
-    return f"{said} no (by rounding at most)."
+    return f"{said} no, except by rounding."
 
 
 def checkup_text(item: Checkup) -> str:
@@ -243,8 +247,8 @@ def checkup_text(item: Checkup) -> str:
     for check in item.checks:
         first = f"{check.name:<14}{check.answer:<3}  "
         lines.append(text.wrap(check.found, " " * 19, first=first))
-    each = " all of these" * (len(item.todo) > 1)
-    lines += ["", f"what to do:{each}" if not item.armed else "next:"]
+    each = " (all of these)" * (len(item.todo) > 1)
+    lines += ["", f"what to do{each}:" if not item.armed else "next:"]
     lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
     return "\n".join(lines)
 

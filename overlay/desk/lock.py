@@ -28,10 +28,12 @@ _STARTS = (b'{"format":,"overlay":{', b"#Writtenby`overlaylock`")
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
     lock = add_command("lock", _lock, "write overlay.lock, which OVERLAY_PIN enforces")
-    lock.add_argument("--file", metavar="PATH", default="overlay.lock", help="default: overlay.lock")
+    lock.add_argument(
+        "--file", metavar="PATH", default="overlay.lock", help="the lock (default: overlay.lock)"
+    )
     what = lock.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="write nothing, and say what differs")
-    what.add_argument("--update", action="store_true", help="write over an existing lock")
+    what.add_argument("--update", action="store_true", help="replace an existing lock")
     add_selection(lock, "what to lock (default: OVERLAY_PATCHES, or all)")
 
 

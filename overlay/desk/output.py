@@ -64,5 +64,5 @@ def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
 
 def add_sites(parser: argparse.ArgumentParser) -> None:
     """Let a command look elsewhere than in this interpreter's path."""
-    what = "look in this folder (or wheel) only; repeatable"
+    what = "look in this folder or wheel instead of this Python; repeatable"
     parser.add_argument("--site", action="append", type=folder, metavar="DIR", help=what)

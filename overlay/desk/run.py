@@ -25,7 +25,7 @@ EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: Its own options with a value.
 _WITH_VALUE = ("--patches", "--pin")
 _EPILOG = (
-    "COMMAND is started with all words that follow it; you may put -- before it. Exit codes: that of the "
+    "All words after COMMAND are passed to it; you may put -- before it. Exit codes: that of the "
     "command; 1 its Python would not be patched; 2 a setting, the selection, a pack or the pin is wrong (in "
     "both cases the command is not started); 126, 127 it cannot be started, as in a shell."
 )
@@ -33,7 +33,7 @@ _EPILOG = (
 
 def add(commands: Any) -> None:
     """Add the command to the commands of a parser. It prints nothing of its own, so there is no `--json`."""
-    text = "start a command, and patch each of its Python processes: overlay run torchrun ..."
+    text = "start a command with all its Python processes patched: overlay run torchrun ..."
     run = commands.add_parser(
         "run",
         help=text,
@@ -43,7 +43,8 @@ def add(commands: Any) -> None:
         allow_abbrev=False,
     )
     add_selection(run, "sets OVERLAY_PATCHES")
-    run.add_argument("--strict", action="store_true", help="sets OVERLAY_STRICT")
+    what = "stop the job if a patch cannot be applied (sets OVERLAY_STRICT)"
+    run.add_argument("--strict", action="store_true", help=what)
     what = "sets OVERLAY_PIN, and selects what was locked unless a selection is given"
     run.add_argument("--pin", metavar="LOCK", help=what)
     run.set_defaults(command=_run)
@@ -69,7 +70,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
     if off:
-        say("the command is started without patches, because OVERLAY=0 is set")
+        say("overlay is off for the command, because OVERLAY=0 is set")
     elif status := _refused(arguments.words, environ):
         return status
     try:
@@ -151,11 +152,11 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
     if not unpatched:
         return 0
     names, reason = " and ".join(f"`{name}`" for name in unpatched), next(iter(unpatched.values()))
-    what = f"{words[0]} can start any Python, and {names} on the PATH would not be patched: {reason}"
+    what = f"{words[0]} may start any Python, and {names} on the PATH would run without patches: {reason}"
     if not (settings.strict(environ=environ) or settings.pin(environ)):
-        say(what)
+        say(f"the command is started anyway: {what}")
         return 0
-    say(f"the command was not started, as the job is strict or pinned: {what}")
+    say(f"the command was not started, because the job is strict or pinned: {what}")
     return EXIT_LOUD
 
 

@@ -67,14 +67,14 @@ def show(engine: Engine) -> int:
     unknown = [one.defect for one in audit.of("unknown-source")]
     present = len(mended) + len(left)
     patched = "patched" if checkup.armed else "would be patched"
-    text = f"{present} known defect{'s' * (present != 1)} here, {len(mended)} {patched}, {len(left)} not"
-    lines.append(wrap(f"{text}: {_some(left)} (`overlay audit`)" if left else text))
+    text = f"{present} known defect{'s' * (present != 1)} here: {len(mended)} {patched}, {len(left)} not"
+    lines.append(wrap(f"{text} ({_some(left)}; `overlay audit`)" if left else text))
     if unknown:
         lines.append(wrap(f"not known for this source: {_some(unknown)}"))
     active = f"no, {reasons[0]}" if reasons else "yes, in every Python process that starts here and now"
     lines.append(wrap(f"active: {active}", " " * 8, first=""))
     if not there & wanted:
-        step = f"install {' or '.join(sorted(wanted))} into this Python, or overlay into theirs"
+        step = f"install overlay into the Python that has {' or '.join(sorted(wanted))}"
     else:
         step = next_command(checkup.checks, [*applied], refused, there)
     if step.startswith("overlay run"):
@@ -140,7 +140,7 @@ def families(patches: Mapping[str, tuple[str, ...]], *, armed: bool) -> list[str
         return ["no selected patch applies here"]
     count = f"{len(patches)} patch{'es' * (len(patches) > 1)}"
     apply = f"appl{'y' if len(patches) > 1 else 'ies'}" if armed else "would apply"
-    lines = [f"{count} {apply}. What each changes (overlay explain ID says when):"]
+    lines = [f"{count} {apply}, by what they change (overlay explain ID says when):"]
     for first in (*_ORDER, ""):
         found: dict[str, list[str]] = {}
         for patch, changes in patches.items():

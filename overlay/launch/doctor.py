@@ -191,7 +191,7 @@ def refusal(interpreter: Interpreter, answer: Reply) -> str:
     if answer.other:
         return (
             f"{interpreter.path} is a different Python, without overlay: install overlay there as well, or "
-            f"have the job start {sys.executable}, as with its folder first on the PATH"
+            f"have the job start {sys.executable}, say by putting its folder first on the PATH"
         )
     if interpreter.behind:
         return f"{shown} does not get the variables OVERLAY...: leave out env"
@@ -264,7 +264,7 @@ class Check(Record):
     answer: str
     #: What was found.
     found: str
-    #: What to do about it, empty if nothing is wrong.
+    #: What to do about it, or about a warning in what was found; empty if all is well.
     todo: str = ""
 
 
@@ -290,15 +290,17 @@ def examine(engine: Engine) -> Checkup:
     own = [_startup_file(), _variable(), _settings(engine)]
     own.append(_pin(engine) if own[-1].answer == YES else _check("pin", NONE, "not compared"))
     checks = (*own, *_pythons(), _upstreams(engine, projects))
-    todo = [check.todo for check in checks if check.answer == NO and check.todo]
+    todo = [check.todo for check in checks if check.todo]
     armed = all(check.answer != NO for check in checks)
+    if armed:
+        todo.append("overlay plan # what is decided, patch by patch")
     return Checkup(
         armed=armed,
         checks=checks,
         package=PACKAGE,
         python=sys.executable,
         projects=projects,
-        todo=tuple(dict.fromkeys(todo)) or ("overlay plan # what is decided, patch by patch",),
+        todo=tuple(dict.fromkeys(todo)),
     )
 
 
@@ -336,12 +338,12 @@ def _settings(engine: Engine) -> Check:
         return _check("selection", NO, str(error), "correct that setting, or unset it")
     count = len(chosen.ids)
     found = f"{' '.join(chosen.terms) or 'all'}: {count} patch{'es' if count != 1 else ''}"
-    if odd := settings.unknown():
-        todo = "correct the name of that variable, or unset it"
-        return _check("selection", NO, f"{found}, but {'; '.join(odd)}", todo)
     if not count:
         todo = "nothing is selected: unset OVERLAY_PATCHES, or name patches"
         return _check("selection", NO, found, todo)
+    if odd := settings.unknown():  # which keeps no process from being patched
+        todo = "correct the name of that variable, or unset it"
+        return _check("selection", YES, f"{found}; warning: {'; '.join(odd)}", todo)
     return _check("selection", YES, found)
 
 

@@ -119,7 +119,7 @@ class Interception:
 
     def _refuse(self, reason: str, way_out: str) -> None:
         """Say it once. Raises `WorkersError` instead in strict mode."""
-        text = f"{self._library}: {reason}. Way out: {way_out}"
+        text = f"{self._library}: {reason}. What to do: {way_out}"
         if here().strict:
             raise WorkersError(text)
         if text not in self._said:
@@ -389,7 +389,8 @@ class Spawned(Interception):
         super().leave()
         if there and not settings.says_no(os.environ.get("OVERLAY", "")):
             way_out = "set os.environ['OVERLAY'] = '0' before they start"
-            log.warning(f"multiprocessing: OVERLAY is set: new processes are patched. Way out: {way_out}")
+            what = "OVERLAY is set: new processes are patched"
+            log.warning(f"multiprocessing: {what}. To avoid that: {way_out}")
         if there and not _renewed_server():
             what = "its fork server cannot be replaced, and goes on making patched processes"
             log.warning(f"multiprocessing: {what}")

@@ -205,16 +205,18 @@ def log_level(environ: Environ = os.environ) -> str:
 
 
 def unknown(environ: Environ = os.environ) -> list[str]:
-    """Return a sentence for each variable that looks like a setting and is none, with the nearest one."""
+    """Return a sentence for each variable that looks like a setting and is none, with one that is near."""
     known = (*VARIABLES, *_RESERVED)
-    found = []
+    prefix, found = "OVERLAY_", []
+    tails = {name.removeprefix(prefix): name for name in VARIABLES}  # what all share makes none near
     for name in sorted(set(environ).difference(known)):
         # In small letters, it may well be another program's.
-        if name.startswith("OVERLAY_") or (name.upper() in known and "_" in name):
+        if name.startswith(prefix) or (name.upper() in known and "_" in name):
             from difflib import get_close_matches
 
-            near = get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.0)
-            found.append(f"{name}: unknown variable, ignored; did you mean {near[0]}?")
+            near = get_close_matches(name.upper().removeprefix(prefix), tails, n=1)
+            hint = f"; did you mean {tails[near[0]]}?" if near else ""
+            found.append(f"{name}: unknown variable, ignored{hint}")
     return found
 
 
@@ -256,4 +258,4 @@ def nearest(term: str, ids: list[str], listed: str = "`overlay list`") -> str:
     if not near:
         tails = {name.partition(".")[2]: name for name in ids}
         near = [tails[tail] for tail in get_close_matches(term, tails, n=3, cutoff=0.5)]
-    return f"did you mean {' or '.join(near)}?" if near else f"there are {len(ids)}, which {listed} names"
+    return f"did you mean {' or '.join(near)}?" if near else f"{listed} names all {len(ids)}"

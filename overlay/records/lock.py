@@ -164,6 +164,9 @@ def read(path: str) -> Lock:
             raise OSError("it is no regular file")  # noqa: TRY301
         with open(path, "rb") as file:
             text = file.read(_LARGEST + 1)
+    except FileNotFoundError:
+        command = "overlay lock" if path == "overlay.lock" else f"overlay lock --file {path}"
+        raise LockError(f"there is no lock {path}: `{command}` writes one") from None
     except (OSError, ValueError) as error:  # a name that no file can have
         raise LockError(f"the lock {path} cannot be read: {error}") from error
     if len(text) > _LARGEST:

@@ -49,7 +49,7 @@ _CALLS = "calls "
 SHOWN = {
     "passed": "its contract passes with the patch",
     "alone": "upstream does not have the defect",
-    "absent": "this source has nothing that the patch replaces",
+    "absent": "this source lacks what the patch replaces",
     "read": "somebody has read the source",
 }
 

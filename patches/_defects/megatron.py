@@ -430,7 +430,7 @@ DEFECTS = (
         upstream=("NVIDIA/Megatron-LM#3569",),
         fixed="0.17.0",
         shown="tests/real/test_advice_megatron.py::test_masters_that_are_not_loaded_begin_with_the_weights",
-        way_out="leave --load-main-params-from-ckpt out: master weights then have the digits of the model's",
+        way_out="leave out --load-main-params-from-ckpt: master weights are then as precise as the model's",
         tried="tests/real/test_advice_megatron.py::test_masters_that_are_not_loaded_begin_with_the_weights",
     ),
     _silent(
@@ -448,7 +448,7 @@ DEFECTS = (
         sites=("megatron.core.transformer.moe.router:TopKRouter._apply_global_aux_loss",),
         upstream=("NVIDIA/Megatron-LM#3672", "NVIDIA/Megatron-LM#3769", "NVIDIA/Megatron-LM#7481"),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
-        way_out="multiply moe_aux_loss_coeff (in a list the entry of global_aux_loss alone) by the data "
+        way_out="multiply moe_aux_loss_coeff (in a list, only that of global_aux_loss) by the data "
         "parallel size, and pack sequences instead of padding them",
         tried="tests/real/test_advice_megatron.py::test_a_coefficient_of_all_ranks_is_right",
     ),
@@ -465,7 +465,7 @@ DEFECTS = (
         ),
         sites=("megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count",),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
-        way_out="pack sequences instead of padding them; before 0.19 with megatron.moe-aux-scale",
+        way_out="pack sequences instead of padding them; before 0.19 also select megatron.moe-aux-scale",
         tried="tests/real/test_advice_megatron.py::test_packed_sequences_report_the_z_loss_of_all",
     ),
     _silent(
@@ -494,7 +494,7 @@ DEFECTS = (
         sites=("megatron.core.transformer.attention:CrossAttention.__init__",),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#7190"),
         shown="tests/real/test_advice_megatron.py::test_cross_attention_with_the_groups_of_the_state_is_right",
-        way_out="give the layer the groups of Megatron's state",
+        way_out="give the layer Megatron's default groups",
         tried="tests/real/test_advice_megatron.py::test_cross_attention_with_the_groups_of_the_state_is_right",
     ),
     _silent(

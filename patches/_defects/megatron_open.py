@@ -28,7 +28,7 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#5963", "NVIDIA/Megatron-LM#7103"),
         shown="read",
-        way_out="apply_rope_fusion=False, on a command line --no-rope-fusion",
+        way_out="apply_rope_fusion=False (command line: --no-rope-fusion)",
     ),
     _silent(
         id="megatron.mxfp8-offsets-unaligned",
@@ -45,7 +45,7 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#3007",),
         fixed="0.17.0",
-        way_out="leave --reuse-grad-buf-for-mxfp8-param-ag and --fp8-param-gather out: without the first "
-        "alone the job ends in NotImplementedError",
+        way_out="leave out both --reuse-grad-buf-for-mxfp8-param-ag and --fp8-param-gather: leaving out only "
+        "the first ends in NotImplementedError",
     ),
 )

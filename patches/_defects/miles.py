@@ -19,7 +19,7 @@ DEFECTS = (
     ),
     _slow(
         id="miles.partitioner-slow",
-        summary="The partitioner takes up to half a minute of each step, while the device waits.",
+        summary="The partitioner takes up to 20 seconds of each step, while the device waits.",
         when=(
             (switched("balance_data"),),
             (switched("balance_by_flops"),),

@@ -148,7 +148,7 @@ DEFECTS = (
     ),
     _slow(
         id="slime.partitioner-slow",
-        summary="The partitioner takes up to half a minute of each step, while the devices wait.",
+        summary="The partitioner takes up to 20 seconds of each step, while the devices wait.",
         when=(
             (switched("balance_data"),),
             (switched("balance_by_flops"),),

@@ -121,7 +121,7 @@ DEFECTS = (
         ),
         sites=(_SFT,),
         shown="tests/real/test_sft_balance_ray.py::test_a_batch_that_the_ranks_do_not_divide_is_refused_by_verl",
-        way_out="make the batch size a multiple of the ranks",
+        way_out="make the batch size a multiple of the rank count",
         tried="tests/real/test_sft_balance_ray.py::test_ranks_get_equal_work_and_the_batch_is_counted_whole",
     ),
     _silent(
@@ -136,8 +136,8 @@ DEFECTS = (
         sites=(_HIJACK,),
         upstream=("verl-project/verl#7453",),
         fixed="0.9.1",
-        way_out="a vLLM before 0.25; or lora.merge=True on Megatron from 0.7.1 on, and on FSDP from 0.9 on, "
-        "or with verl.lora-merged-sync from 0.8 on (0.7.1: trainer.use_legacy_worker_impl=disable)",
+        way_out="use vLLM before 0.25; or lora.merge=True on Megatron from 0.7.1 on, and on FSDP from 0.9 "
+        "on, or with verl.lora-merged-sync from 0.8 on (0.7.1: trainer.use_legacy_worker_impl=disable)",
     ),
     _silent(
         id="verl.bridge-gradients-in-bf16",
@@ -174,7 +174,7 @@ DEFECTS = (
         sites=(_FP8.format("fp8"), _FP8.format("quant")),
         upstream=("verl-project/verl#7443",),
         fixed="0.9.1",
-        way_out="a rollout without FP8",
+        way_out="roll out without FP8",
     ),
     _silent(
         id="verl.images-kept-over-updates",
@@ -204,7 +204,7 @@ DEFECTS = (
         upstream=("verl-project/verl#5801", "verl-project/verl#5688"),
         fixed="0.9.0",
         shown="tests/real/test_verl_left.py::test_buffers_keep_their_values_in_vllm_before_0_9",
-        way_out="leave such buffers unchanged",
+        way_out="keep the model's buffers fixed in training",
     ),
     _silent(
         id="verl.sft-image-tokens-untold",

@@ -71,7 +71,8 @@ def _memory(runs: dict[str, dict[str, Any]]) -> bool:
 
 def _time(runs: dict[str, dict[str, Any]]) -> bool:
     print(
-        f"\n{f'time, in that of {BEST}':<42}" + "".join(f"{head:>9}" for head in [*runs, "overlay", "target"])
+        f"\n{f'time, relative to {BEST}':<42}"
+        + "".join(f"{head:>9}" for head in [*runs, "overlay", "target"])
     )
     met = True
     for case, rows in runs[BEST]["cases"].items():

@@ -55,7 +55,7 @@ def evenness() -> str:
         "overlay": equal_shares,
     }
     lines = [
-        "largest rank / mean rank: median of the drawn batches, and worst",
+        "largest rank / mean rank: median of random batches, and worst",
         f"{'samples':>7} {'ranks':>5} {'longest':>7}  {'shares':26}{'work':>15}{'tokens':>17}",
     ]
     for samples, ranks, longest, batches in JUDGED:
@@ -76,5 +76,5 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="How even the shares of the SFT trainer's ranks are.")
     parser.add_argument("--seed", type=int, default=_partition.SEED, help="of the drawn lengths")
     _partition.SEED = parser.parse_args(arguments).seed
-    print(f"{evenness()}\nDrawn with seed {_partition.SEED}.")
+    print(f"{evenness()}\nSeed {_partition.SEED}.")
     return 0

@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(table(rows, versions))
     packages = f"megatron-core {versions['megatron-core']}, torch {versions['torch']}"
     print(f"\n{RANKS} ranks, {packages}, seed {options.seed}.")
-    print("C: ranks that share a sequence, by micro-batch. g: gradient; g_ref: of one process in float64.")
+    print("C: ranks per sequence, by micro-batch. g: gradient; g_ref: that of one process in float64.")
     right = all(row["verdict"] == "right" for row in rows["overlay"])
     if options.json:
         figures = {

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MODES = {"plain": "slime {} as released", "overlay": "slime {} with overlay"}
 LEGEND = """\
-over budget: micro-batches of more tokens than max_tokens_per_gpu allows, of how many, and the worst of them.
+over budget: micro-batches with more tokens than max_tokens_per_gpu allows, of how many, and the worst.
 A: advantages; g: gradient; relative errors against one process in float64.
 W: weights that go to the engines, the first or those of two rollouts; the largest difference from the
 actor's.

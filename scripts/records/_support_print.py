@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PATCHES = releases.LIST.parents[1] / "patches"
 #: What stands for a verdict, in one letter and in words. What is left out is not there.
 SIGNS = {
-    APPLY: ("+", "applies: the contract fails on upstream alone, and holds with the patch"),
-    "not-needed": (".", "not needed: upstream has its own fix, or not yet the feature"),
+    APPLY: ("+", "applies: the contract fails without the patch, and holds with it"),
+    "not-needed": (".", "not needed: upstream has a fix, or lacks the feature"),
     "unknown-source": ("?", "not tested there, so not applied, and a warning says so"),
 }
 #: Columns of a line of text.

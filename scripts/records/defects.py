@@ -53,8 +53,8 @@ is a map of its releases (neighbours with the same defects share a column), and 
 defect: what goes wrong, under which settings, and what helps. `overlay audit` says [which of these you
 have](audit.md). Defects that nobody has found yet are not listed.
 
-Unless a defect says otherwise, the contract of its patch measures it: `overlay prove PATCH` fails on upstream
-alone.
+Unless a defect says otherwise, the contract of its patch measures it: `overlay prove PATCH` fails
+without the patch.
 """
 
 

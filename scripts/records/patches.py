@@ -31,7 +31,7 @@ HEAD = """# All patches
 
 What each patch fixes, when you need it, why the fix is right, and the releases that it was tested on
 ([with the images](support.md)). `overlay explain ID` prints the same for your installation. Every patch has a
-contract: a test that fails on upstream alone and holds with the patch. `overlay prove ID` runs it on your
+contract: a test that fails without the patch and holds with it. `overlay prove ID` runs it on your
 installation.
 """
 

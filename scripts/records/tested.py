@@ -140,7 +140,7 @@ def tried(source: Source, patches: Sequence[Patch], table: Table) -> tuple[list[
         elif one.choices:
             left.append(one)
         else:
-            said.append(f"{_refused(one, source)}; its contract on upstream alone: {' '.join(outcome)}")
+            said.append(f"{_refused(one, source)}; its contract without the patch: {' '.join(outcome)}")
     while left:
         found = run(source, [(one.patch, STRICTLY, one.choices[0]) for one in left])
         again = []

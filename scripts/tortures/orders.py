@@ -56,9 +56,7 @@ def main(arguments: list[str]) -> int:
                 wrong.append(f"{word}: {'; '.join(said)}")
     print(f"{sum(counts.values())} orders: " + ", ".join(f"{counts[kind]} {kind}" for kind in KINDS))
     print("\nright: patched while enabled, and afterwards every attribute is the original object.")
-    print(
-        "reported: the ledger said that an original is still reached. idle: a step had nothing to be done to."
-    )
+    print("reported: the ledger said that an original is still reached. idle: a step had nothing to act on.")
     for sentence in wrong[:20]:
         print(sentence)
     return 1 if wrong else 0

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
             error, loss = worst_of(cases)
             right = right and error < TOLERANCE and loss < TOLERANCE
             print(f"{release:<14}{world:>5}  {kind:<9}{len(cases):>5}  {what:<10}{error:>8.1e}{loss:>13.1e}")
-    print(f"\nseed {options.seed}; every error is relative, and float32's.")
+    print(f"\nseed {options.seed}; every error is relative, in float32.")
     return 0 if right else 1
 
 

@@ -50,7 +50,6 @@ def test_all_is_well(worksite: Venv) -> None:
         ({"OVERLAY": "", "OVERLAY_PIN": "x.lock"}, "OVERLAY", "put `overlay run` before the command"),
         ({"OVERLAY_PATCHES": "verl.nothing"}, "selection", "correct that setting"),
         ({"OVERLAY_PATCHES": "none"}, "selection", "nothing is selected"),
-        ({"OVERLAY_PATCH": "all"}, "selection", "correct the name of that variable"),
         ({"OVERLAY_STRICT": "perhaps"}, "selection", "correct that setting"),
         ({"OVERLAY_PACKS": "acme2"}, "selection", "correct that setting"),
         ({"OVERLAY_TRUST": "/gone.json"}, "selection", "correct that setting"),
@@ -67,7 +66,18 @@ def test_a_setting_is_in_the_way(worksite: Venv, environ: dict[str, str], name: 
     done = worksite.run("-m", "overlay", "doctor", **given)
     assert done.returncode == 1
     assert done.stdout.startswith("no: a Python process that starts here and now is NOT patched\n")
-    assert f"- {words}" in " ".join(done.stdout.partition("what to do:")[2].split())
+    assert f"- {words}" in " ".join(done.stdout.partition("what to do")[2].split())
+
+
+def test_a_variable_that_is_no_setting_is_a_warning(worksite: Venv) -> None:
+    given = {"OVERLAY": "1", "OVERLAY_PATCH": "all", **worksite.on_path()}
+    found = worksite.read("doctor", **given)
+    assert found["armed"]
+    assert checks(found)["selection"]["answer"] == "yes"
+    assert "; warning: OVERLAY_PATCH: unknown variable, ignored" in checks(found)["selection"]["found"]
+    assert found["todo"][0] == "correct the name of that variable, or unset it"
+    done = worksite.run("-m", "overlay", "doctor", **given)
+    assert done.stdout.startswith("yes: a Python process that starts here and now is patched\n")
 
 
 def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> None:

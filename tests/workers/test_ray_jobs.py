@@ -140,7 +140,7 @@ def test_a_lock_that_workers_cannot_read_fails_what_is_asked_of_them(cluster: Cl
     found, done = cluster.job("unreadable")
     assert found["task"][0] == "WorkerCrashedError"
     assert found["actor"][0] == "ActorDiedError"
-    reason = "this process is stopped: the lock /nowhere/overlay.lock cannot be read"
+    reason = "this process is stopped: there is no lock /nowhere/overlay.lock"
     assert reason in found["actor"][1]
     assert reason in done.stdout + done.stderr
 

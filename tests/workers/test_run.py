@@ -46,7 +46,7 @@ def test_the_off_switch_works_here_too(worksite: Venv) -> None:
     for options in ([], ["--strict"]):
         done = run(worksite, *options, "--patches", "acme/*", "python", "-c", PROBE, OVERLAY="0", **PACK)
         assert (done.returncode, done.stdout.split()[-1] == PATCHED) == (0, False), done.stderr
-        assert "started without patches, because OVERLAY=0 is set" in done.stderr
+        assert "overlay is off for the command, because OVERLAY=0 is set" in done.stderr
     done = run(worksite, "python", "-c", "print('ran')", OVERLAY="perhaps")
     assert (done.returncode, done.stdout) == (2, "")
     assert "the command was not started: OVERLAY='perhaps' is neither yes" in done.stderr
@@ -67,7 +67,7 @@ def test_an_option_is_not_shortened(worksite: Venv) -> None:
         ([], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
         ([], {"OVERLAY_LOG": "loud"}, "OVERLAY_LOG='loud'"),
         ([], {"OVERLAY_PACKS": "acme2"}, "no pack 'acme2' is installed; there are: acme"),
-        (["--pin", "nothing.lock"], {}, "nothing.lock cannot be read"),
+        (["--pin", "nothing.lock"], {}, "there is no lock "),
         (["--pin", "sha256:12"], {}, "64 hexadecimal digits"),
         (["--strict"], {"OVERLAY_PATCHES": "x"}, "names no patch"),
     ],
@@ -159,12 +159,12 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
     for name, environ in (("python", other.on_path()), ("python3", {"PATH": f"{tmp_path}:{path}"})):
         done = run(worksite, "sh", "-c", "echo ran", **environ)
         assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 1)
-        said = f"sh can start any Python, and `{name}` on the PATH would not be patched: "
-        assert done.stderr.startswith(f"overlay: {said}")
+        said = f"sh may start any Python, and `{name}` on the PATH would run without patches: "
+        assert done.stderr.startswith(f"overlay: the command is started anyway: {said}")
         for held in (["--strict"], ["--pin", file]):
             done = run(worksite, *held, "sh", "-c", "echo ran", **environ)
             assert (done.returncode, done.stdout) == (1, ""), done.stderr
-            assert f"the command was not started, as the job is strict or pinned: {said}" in done.stderr
+            assert f"not started, because the job is strict or pinned: {said}" in done.stderr
 
 
 def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ class Prover:
                 if last.verdict == NOT_RUN:
                     break
         if last.verdict == PROVEN:
-            return last.replace(why=f"upstream alone raises, which need not be the defect: {last.why}")
+            return last.replace(why=f"without the patch it raises, which need not be the defect: {last.why}")
         return last
 
     def _dated(self, rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -259,8 +259,8 @@ def _judged(patch: Patch, decided: Verdict, alone: Outcome, patched: Outcome) ->
     elif alone[0] in (WRONG, RAISES):
         verdict, why = PROVEN, alone[1]
     elif alone[0] != HOLDS:
-        verdict, why = UNSHOWN, f"upstream alone: {': '.join(filter(None, alone))}"
+        verdict, why = UNSHOWN, f"without the patch: {': '.join(filter(None, alone))}"
     else:
-        verdict, why = UNSHOWN, "upstream alone keeps the contract: it does not show the defect here"
+        verdict, why = UNSHOWN, "without the patch the contract holds too: it does not show the defect here"
     found = _not_run(patch, decided.replace(verdict=APPLY), why)
     return found.replace(verdict=verdict, alone=alone[0], patched=patched[0])

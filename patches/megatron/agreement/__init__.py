@@ -30,7 +30,7 @@ PATCH = Patch(
     "if they differ.",
     changes=("safety",),
     met="Any job of more than one rank. Ranks that differ stop before they train.",
-    evidence="It changes nothing that computes. In drawn jobs healthy ranks go on, and others are named.",
+    evidence="It changes nothing that computes. In random jobs healthy ranks go on, and others are named.",
     upstream=("verl-project/verl-ascend-recipe#112", "NVIDIA-NeMo/RL#3754", "vllm-project/vllm#27940"),
     companion=True,
     without="ranks with other patches or other sources train on without a word",

@@ -42,7 +42,7 @@ PATCH = Patch(
     "been joined.",
     changes=("numbers", "memory"),
     met="Asynchronous saving (--async-save) with a process that is forked for each checkpoint, the default.",
-    evidence="megatron-core 0.17 holds the copies so long, and keeps the contract alone.",
+    evidence="megatron-core 0.17 holds the copies so long, and keeps the contract without the patch.",
     upstream=("NVIDIA/Megatron-LM#2288",),
     targets=one_target(
         MEGATRON,

@@ -63,7 +63,7 @@ def _set_scale(output: Any, config: Any, num_microbatches: int) -> None:
 
 PATCH = Patch(
     id="megatron.dsa-indexer-scale",
-    summary="The indexer's loss of DSA is averaged over micro-batches, and scaled as the main loss is",
+    summary="DSA's indexer loss is averaged over micro-batches, and scaled like the main loss",
     why="Megatron never sets the scale of the indexer's loss in DeepSeek sparse attention. Its gradient is "
     "too large by the number of micro-batches, unless losses are per token. In float16 it lacks the loss "
     "scale too, and is too small by that. With the patch it is scaled as Megatron scales other auxiliary "

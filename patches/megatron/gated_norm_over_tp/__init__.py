@@ -47,7 +47,7 @@ def allreduce(original: Any, model: Any, config: Any, *group: Any, **named: Any)
 
 PATCH = Patch(
     id="megatron.gated-norm-over-tp",
-    summary="The norm of a gated delta net has its whole gradient without sequence parallelism too",
+    summary="A gated delta net's norm gets its whole gradient even without sequence parallelism",
     why="Each tensor parallel rank has its own heads of a gated delta net, a copy of the norm behind them, "
     "and its heads' part of the norm's gradient. Megatron sums the parts only if sequence parallelism is on: "
     "without it the copies drift apart, of which a checkpoint keeps one. With the patch the parts are "

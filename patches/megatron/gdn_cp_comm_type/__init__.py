@@ -28,7 +28,7 @@ def make_init(original: Any, _module: Any) -> Any:
 
 PATCH = Patch(
     id="megatron.gdn-cp-comm-type",
-    summary="A gated delta net is built under context parallelism",
+    summary="Gated delta nets can be built with context parallelism",
     why="Under context parallelism Megatron hands its attention layers the type of their communication, and "
     "a gated delta net (Qwen3-Next, Qwen3.5) does not take it: the job ends at its start with a TypeError. "
     "The layer has no use for it. With the patch it takes and ignores it.",

@@ -32,7 +32,7 @@ def make_loss(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="megatron.global-aux-tokens",
-    summary="global_aux_loss divides experts' counts of all micro-batches by the tokens of all",
+    summary="global_aux_loss divides all micro-batches' expert counts by all their tokens",
     why="global_aux_loss weighs each expert by its part of the tokens of the micro-batches of a step so far. "
     "Megatron divides the mean of their counts by the tokens of the last micro-batch. Where micro-batches "
     "differ in size, as with packing or padding, loss and gradient are off by the ratio, and depend on the "

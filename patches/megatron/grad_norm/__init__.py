@@ -80,16 +80,16 @@ def _mark_split(parameter: Any, dim: int) -> None:
 PATCH = Patch(
     id="megatron.grad-norm",
     summary="The gradient norm counts experts, replicated weights and attention sinks exactly once",
-    why="With tensor parallelism Megatron counts a parameter without a mark on the first rank only, and one "
-    "with a mark on all. Since Transformer Engine 2.13 grouped experts have none: (TP-1)/TP of them is "
+    why="With tensor parallelism Megatron counts an unmarked parameter on the first rank only, and a marked "
+    "one on all. Since Transformer Engine 2.13 grouped experts are unmarked: (TP-1)/TP of their gradients is "
     "missing from the norm, and gradients are clipped too weakly. Up to Megatron 0.16 replicated weights, as "
     "the down projections of multi-latent attention, count TP times. Attention sinks have never been marked. "
     "With the patch the marks are right, and the norm of a running job changes.",
     changes=("numbers",),
     met="Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later (Megatron before "
     "0.19), multi-latent attention (Megatron before 0.17) or softmax_type=learnable (any).",
-    evidence="megatron-core 0.19 marks experts so, and 0.17 leaves weights that are not split unmarked. Norm "
-    "and update are compared with the whole model's in float64, those of attention sinks too.",
+    evidence="megatron-core 0.19 marks experts the same way, and 0.17 leaves weights that are not split "
+    "unmarked. Norm and update are compared with the whole model's in float64, those of attention sinks too.",
     upstream=(
         "NVIDIA/Megatron-LM#5916",
         "NVIDIA/Megatron-LM#3213",

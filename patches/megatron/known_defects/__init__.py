@@ -24,7 +24,7 @@ def set_args(original: Any, args: Any) -> None:
 
 PATCH = Patch(
     id="megatron.known-defects",
-    summary="Log at the start which known defects affect this job, by its parsed arguments",
+    summary="Log which known defects affect this job, going by its parsed arguments",
     why="An audit before the job can only read its scripts. Once Megatron, slime or miles has parsed and "
     "validated the arguments, rank 0 looks up which known defects they hit. It logs in a line how many are "
     "patched here, and what to do about the others.",

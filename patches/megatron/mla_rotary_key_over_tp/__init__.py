@@ -72,7 +72,7 @@ def _whole() -> Any:
 
 PATCH = Patch(
     id="megatron.mla-rotary-key-over-tp",
-    summary="The rotary key of multi-latent attention has the gradient of all heads, not of one rank's",
+    summary="The rotary key of multi-latent attention gets all heads' gradient, not one rank's",
     why="All heads of multi-latent attention share one rotary key, and each tensor parallel rank hands back "
     "its gradient from its own heads alone. That is right only with sequence parallelism and a down "
     "projection that every rank has whole. Elsewhere the gradient of that projection's last rows and of all "

@@ -191,7 +191,7 @@ _NOTED = replaced(f"{_ROUTER}._apply_seq_aux_loss", sequences)
 
 PATCH = Patch(
     id="megatron.moe-aux-scale",
-    summary="Auxiliary and z-losses of MoE routers with the weight that their coefficients say",
+    summary="MoE routers' auxiliary and z-losses weigh what their coefficients say",
     why="The gradient of a router's auxiliary losses depends on the layout of the ranks. With "
     "calculate_per_token_loss it is too small by the tensor times the context parallel size, from 0.16 on "
     "that of seq_aux_loss by the micro-batch size as well, and from 0.19 on too large with a padding mask. "

@@ -95,7 +95,7 @@ def losses(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 PATCH = Patch(
     id="megatron.mtp-loss-scale",
-    summary="Multi-token prediction under context parallelism is divided by the tokens of all its ranks",
+    summary="The multi-token prediction loss is divided by the tokens of all context parallel ranks",
     why="The loss of multi-token prediction is a mean over the tokens of one context parallel rank, and is "
     "averaged over the ranks. If a prompt is masked, a token with few others on its rank weighs more, and "
     "where a rank has none, the loss of the others is halved, or is NaN up to 0.16. With "

@@ -27,7 +27,7 @@ def load_common(original: Any, *args: Any, **named: Any) -> Any:
 
 PATCH = Patch(
     id="megatron.offloaded-common-state",
-    summary="A checkpoint of an offloaded optimizer loads on each rank, whichever weights it has",
+    summary="A checkpoint of an offloaded optimizer loads on ranks with other weights too",
     why="Megatron in slime's images from 0.2.2 to 0.2.4 saves the number of steps of each weight of an "
     "optimizer that is offloaded to the CPU in what all ranks load, as the list of the weights that rank 0 "
     "steps. Ranks with other weights can't resume: ValueError, Cannot merge two lists with different "

@@ -20,7 +20,7 @@ def reduce(original: Any, input_: Any, *args: Any, **kwargs: Any) -> Any:
 
 PATCH = Patch(
     id="megatron.reduce-contiguous",
-    summary="Tensors that are not contiguous are summed over tensor parallel ranks",
+    summary="Non-contiguous tensors too are summed over tensor parallel ranks",
     why="Megatron's all-reduce over tensor parallel ranks returns a tensor that is not contiguous without "
     "the sum: each rank goes on with its own part of a gradient or an output. With the patch it is summed.",
     changes=("numbers",),

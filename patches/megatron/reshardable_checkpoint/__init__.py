@@ -125,7 +125,7 @@ PATCH = Patch(
     summary="Fully reshardable checkpoints have each parameter's optimizer state, not its neighbour's",
     why="In the format fully_reshardable Megatron gathers master weights and moments without the padding at "
     "the end of buckets, and cuts parameters out by places that count it. From the second bucket on each is "
-    "saved shifted into the next, and the first step after a resume replaces the weights by that. With the "
+    "saved shifted into the next, and the first step after a resume replaces the weights with that. With the "
     "patch they are cut out where they are, and a checkpoint is refused whose master weights are those of "
     "the model in the first bucket alone.",
     changes=("numbers", "safety"),

@@ -39,7 +39,7 @@ def checkpointed_forward(original: Any, self: Any, *args: Any, **options: Any) -
 
 PATCH = Patch(
     id="megatron.uniform-recompute",
-    summary="Uniform recomputation takes a last chunk of fewer layers",
+    summary="Uniform recomputation allows a smaller last chunk",
     why="With recompute_method=uniform the first forward dies with an IndexError, if the layers of a "
     "pipeline stage are no multiple of recompute_num_layers: Megatron asks for layers behind the last one.",
     changes=("crashes",),

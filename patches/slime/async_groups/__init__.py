@@ -96,8 +96,8 @@ PATCH = Patch(
     opt_in=True,
     met="--rollout-function-path slime.rollout.fully_async_rollout.generate_rollout_fully_async.",
     upstream=("THUDM/slime#2238",),
-    evidence="It trades age for waste: slime alone trains on groups that are one update old and throws the "
-    "rest away. The queue is that of slime's commit 7e02052 (after 0.3.1).",
+    evidence="It trades age for waste: unpatched slime trains on groups that are one update old and throws "
+    "the rest away. The queue is that of slime's commit 7e02052 (after 0.3.1).",
     targets=one_target(
         SLIME,
         variant(

@@ -52,7 +52,7 @@ def make_reload(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="slime.group-timeouts",
-    summary="Process groups have their timeout and options after an offload too",
+    summary="Process groups keep their timeout and options after an offload",
     why="Where training and rollout share GPUs, slime destroys its process groups with each offload and "
     "remakes them from their ranks alone. From the second rollout on, --distributed-timeout-minutes and NCCL "
     "options are lost, and the watchdog stops a job in which a rank waits longer than torch's 10 minutes. "

@@ -56,7 +56,7 @@ def make_train_actor(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="slime.one-step-log-probs",
-    summary="A rollout of one step is trained on without log-probabilities of its own",
+    summary="A one-step rollout can be trained on without rollout log-probs",
     why="Where a rollout is one training step, slime 0.3 leaves log-probabilities to the loss, as the "
     "weights are the same. The advantages take their lengths from those of the rollout, and if a user's "
     "generate function brings none, the job ends in TypeError: 'NoneType' object is not iterable. With the "

@@ -60,7 +60,7 @@ def mask(original: Any, self: Any, messages: Any, *tools: Any, **named: Any) -> 
 
 PATCH = Patch(
     id="slime.tool-turn-mask",
-    summary="Qwen3 SFT: results of tools that follow each other are one turn",
+    summary="Qwen3 SFT: consecutive tool results are one turn",
     why="With --loss-mask-type qwen3, slime gives each of several tool results its own turn. Qwen3's "
     "template puts them into one user turn: after parallel tool calls the model is trained on a conversation "
     "that it never sees at inference. With the patch the tokens are those of the template.",

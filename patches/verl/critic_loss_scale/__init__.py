@@ -69,7 +69,7 @@ def make_value_loss(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="verl.critic-loss-scale",
-    summary="The gradient of a critic does not depend on how its batch is cut",
+    summary="A critic's gradient does not depend on how its batch is split",
     why="verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch and add up the gradients: "
     "the gradient grows with the number of micro-batches, and a short one counts as much as a full one. Adam "
     "and gradient clipping hide a constant factor, but not that it changes with the cut. With the patch the "
@@ -80,7 +80,7 @@ PATCH = Patch(
     "micro-batches. The legacy workers (0.7 with use_legacy_worker_impl other than disable) are left alone.",
     evidence="verl 0.9.0 takes the mean of a critic's loss over the mini-batch too (#6957). The contract "
     "compares gradients with one process in float64. Where only response_mask rejects, the kept tokens "
-    "count, as for one micro-batch of verl 0.8 alone; verl 0.9 counts the rejected ones as well.",
+    "count, as for one micro-batch of unpatched verl 0.8; verl 0.9 counts the rejected ones as well.",
     changes=("numbers",),
     met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks.",
     upstream=("verl-project/verl#6957",),

@@ -119,7 +119,7 @@ _POSTPROCESS = f"{_ENGINE}:MegatronEngineWithLMHead.postprocess_micro_batch_func
 
 PATCH = Patch(
     id="verl.moe-aux-scale",
-    summary="With calculate_per_token_loss, too, gradients and router losses have their scale",
+    summary="Gradients and router losses are right with calculate_per_token_loss too",
     why="With calculate_per_token_loss Megatron adds gradients up over all ranks and divides them by the "
     "tokens that the loss function told it, and verl up to 0.8 tells it none. The gradient of verl's loss is "
     "too large by the data parallel size (from 0.7 on times the context parallel size), and that of a "
@@ -128,7 +128,7 @@ PATCH = Patch(
     "without use_remove_padding, which verl 0.9 refuses here. Before Megatron 0.19, tensor or context "
     "parallelism needs megatron.moe-aux-scale besides. Dynamic context parallelism (verl.dynamic-cp-loss) "
     "and the legacy workers (0.7 with use_legacy_worker_impl other than disable) are left alone.",
-    evidence="verl 0.9.0 tells Megatron the tokens that the routers see too (#6836). Gradients are compared "
+    evidence="verl 0.9.0 tells Megatron how many tokens the routers see too (#6836). Gradients are compared "
     "with one process (tests/distributed/test_verl_scales.py).",
     changes=("numbers",),
     met="calculate_per_token_loss=True in verl's Megatron engine, with several data or context parallel "

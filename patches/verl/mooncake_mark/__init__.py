@@ -67,7 +67,7 @@ class _Store:
 
 PATCH = Patch(
     id="verl.mooncake-mark",
-    summary="Rollout workers read no mark of completion in the place of weights",
+    summary="Rollout workers never read a completion mark as weights",
     why="A rollout worker of verl's checkpoint engine mooncake reads each bucket of weights out of the "
     "memory of the worker before it, and marks it as read with four bytes at its beginning. The other worker "
     "may still be loading the bucket: then the first elements of a weight are the mark, with no error. With "

@@ -35,7 +35,7 @@ def make_clear_kv_cache(original: Any, module: Any) -> Any:
 
 PATCH = Patch(
     id="verl.multimodal-caches",
-    summary="Weight updates clear what vLLM keeps of images and videos",
+    summary="Weight updates clear vLLM's image and video caches",
     why="After a weight update verl clears vLLM's cache of prefixes, and leaves the one of the encoder's "
     "outputs. An image or video that was seen before enters the rollout as the earlier weights encoded it, "
     "while training encodes it by the new ones. With the patch both caches of images are cleared as well, "

@@ -36,7 +36,7 @@ def compute_advantage(original: Any, data: Any, adv_estimator: Any, *rest: Any, 
 
 PATCH = Patch(
     id="verl.rejected-in-groups",
-    summary="Responses that rejection sampling rejects whole leave their group's statistics",
+    summary="Responses rejected as a whole don't count in their group's statistics",
     why="Rejection sampling masks a response whose probabilities differ too much between rollout and "
     "training. verl's group estimators still take its reward into the group's mean and deviation, so it "
     "moves the advantages of the others. With the patch they are compared among themselves. A group with "

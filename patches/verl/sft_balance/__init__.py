@@ -160,7 +160,7 @@ _COMMON = (
 
 PATCH = Patch(
     id=ID,
-    summary="SFT on Ray: data parallel ranks that get equal work",
+    summary="SFT on Ray: data parallel ranks get equal work",
     why="verl 0.7's SFT trainer on Ray gives each data parallel rank whatever samples come next, so that all "
     "wait for the rank that drew the long ones. With the patch the rows of each global batch are reordered "
     "before they are handed out: as many samples for each rank, with work by verl's own estimate as equal as "

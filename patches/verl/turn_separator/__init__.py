@@ -84,7 +84,7 @@ def _separator(loop: Any, last: int, messages: list[Any], appended: list[int]) -
 
 PATCH = Patch(
     id="verl.turn-separator",
-    summary="Turns of tools follow an answer as the chat template has it",
+    summary="Tool turns are separated from answers as in the chat template",
     why="A model stops at the token that closes its turn. verl's tool agent loop then appends the turn of "
     "the tool, rendered alone, and the white space is lost that the template puts between the two, such as "
     "the line feed of Qwen's. From the first tool call on, the policy is sampled and trained on "

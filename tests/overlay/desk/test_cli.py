@@ -77,7 +77,8 @@ def test_each_patch_is_explained_in_80_columns(tmp_path: Path, capsys: pytest.Ca
         words = " ".join(text.split())
         said = f"Changes the numbers of a running job: {'YES' if 'numbers' in patch.changes else 'no'}"
         assert (said in words) is bool(patch.changes)
-        assert f"Only this patch: overlay run --patches {','.join([name, *patch.requires])} COMMAND" in words
+        chosen = ",".join([name, *patch.requires])
+        assert f"To apply it alone: overlay run --patches {chosen} COMMAND" in words
 
 
 @pytest.mark.parametrize("command", ["list", "plan", "doctor", "audit", "lock"])
@@ -90,7 +91,7 @@ def test_tables_fit_a_terminal(command: str, tmp_path: Path) -> None:
 
 def test_plan_of_an_empty_folder(tmp_path: Path) -> None:
     shown = overlay("plan", "--site", str(tmp_path)).stdout
-    assert shown.startswith("no selected patch is for anything that is installed here\nleft out, ")
+    assert shown.startswith("no selected patch is for anything that is installed here\nleft out ")
     data = read("plan", "--site", str(tmp_path), code=2)
     opt_in = {patch["id"] for patch in read("list") if patch["opt_in"]}
     found = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
@@ -159,7 +160,8 @@ def test_audit_explains_one_defect(site: str) -> None:
     assert data["finding"]["defect"] == data["defect"]["id"] == "verl.per-token-loss-untold"
     for name, hint in (
         ("verl.per-token-loss", "did you mean verl.per-token-loss-untold"),
-        ("foo", "which docs/defects.md names"),
+        ("foo", "docs/defects.md names all "),
+        (UNKNOWN, f"'{UNKNOWN}' is a patch: `overlay explain {UNKNOWN}`; it fixes verl.budget-"),
     ):
         done = overlay("audit", site, "--explain", name)
         assert (done.returncode, hint in done.stderr) == (2, True)
@@ -197,13 +199,13 @@ def test_audit_says_that_pyyaml_is_missing(
         (["explain", "verl.dynamic-cp-los"], {}, "did you mean verl.dynamic-cp-loss"),
         (["list"], {"OVERLAY_PACKS": "A pack"}, "OVERLAY_PACKS: 'A' is not the name of a pack"),
         (["list"], {"OVERLAY_PACKS": "acme"}, "no pack 'acme' is installed"),
-        (["lock", "--check", "--file", "/nowhere"], {}, "the lock /nowhere cannot be read"),
+        (["lock", "--check", "--file", "/nowhere"], {}, "no lock /nowhere: `overlay lock --file /nowhere`"),
         (["lock", "--check", "--update"], {}, "not allowed with"),
         (["run"], {}, "there is no COMMAND"),
         (["run", "--patches"], {}, "expected one argument"),
-        (["docter"], {}, "'docter' (choose from"),
-        (["--patch", "all"], {}, "'all' (choose from"),
-        (["--zz"], {}, "unrecognized arguments: --zz"),
+        (["docter"], {}, "there is no command 'docter'; did you mean `overlay doctor`?"),
+        (["--patch", "all"], {}, "no command '--patch'; did you mean `overlay COMMAND --patches`?"),
+        (["--zz"], {}, "there is no command '--zz'; `overlay --help` lists them"),
         (["run", "--pin", "", "x"], {}, "--pin is empty"),
         (["plan", "--pathes", "x"], {}, "unrecognized arguments: --pathes"),
     ],

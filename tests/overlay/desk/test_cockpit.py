@@ -65,7 +65,7 @@ def test_it_says_what_is_there_what_applies_and_what_is_left(
     assert text.splitlines()[2].split()[:2] == ["fakeup", "1.2.0"]
     assert str(upstream.root) in "".join(text.split())
     assert "numbers  fakeup: scale\n" in text
-    said = "2 known defects here, 1 patched, 1 not: fakeup.reading-is-wrong"
+    said = "2 known defects here: 1 patched, 1 not (fakeup.reading-is-wrong; `overlay audit`)"
     assert said in " ".join(text.split())
     assert "active: yes, in every Python process that starts here and now" in text
     assert text.endswith("next: overlay lock\n")
@@ -96,7 +96,7 @@ RUN = "torchrun --nproc-per-node 8 train.py"
         (NOT_SET, "locked", f"overlay run --pin overlay.lock {RUN}"),
         ({**NOT_SET, "copies": "2"}, "", "overlay doctor"),
         (NOT_SET, "refused", "overlay explain fakeup.scale"),
-        (NOT_SET, "absent", "install fakeup into this Python, or overlay into theirs"),
+        (NOT_SET, "absent", "install overlay into the Python that has fakeup"),
     ],
 )
 def test_the_next_command_is_of_use(
@@ -163,7 +163,7 @@ def test_bare_overlay_is_the_cockpit() -> None:
     done = overlay()
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("overlay ")
-    assert re.search(r"^\d+ known defects? here, \d+ would be patched", done.stdout, re.MULTILINE)
+    assert re.search(r"^\d+ known defects? here: \d+ would be patched", done.stdout, re.MULTILINE)
     assert "active: no, " in done.stdout
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80

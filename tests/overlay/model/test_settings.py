@@ -40,7 +40,7 @@ def test_selection(text: str, expected: list[str]) -> None:
         ("verl.sft-balanse", "verl.sft-balance"),
         ("sft-balance", "verl.sft-balance"),
         ("-verl.sft-balanse", "verl.sft-balance"),
-        ("nonsense", "there are 4, which `overlay list` names"),
+        ("nonsense", "`overlay list` names all 4"),
         ("verl.x*", "'verl.x*' names no patch"),
         ("none,verl.*", "'none' does not go with other terms"),
         ("-", "names no patch"),
@@ -88,6 +88,7 @@ def test_variables_that_are_no_settings_are_named() -> None:
     found = settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})
     assert [line.split(":")[0] for line in found] == ["OVERLAY_PATCH", "OVERLAY_strict", "overlay_log"]
     assert [line.split()[-1] for line in found] == ["OVERLAY_PATCHES?", "OVERLAY_STRICT?", "OVERLAY_LOG?"]
+    assert settings.unknown({"OVERLAY_FOO": "1"}) == ["OVERLAY_FOO: unknown variable, ignored"]
 
 
 @pytest.mark.parametrize(

@@ -140,9 +140,12 @@ def test_an_edited_lock_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, "/dev/zero", tmp_path / "nothing", "a\0b"):
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero", "a\0b"):
         with pytest.raises(LockError, match=r"cannot be read"):
             _lock.read(str(path))
+    missing = str(tmp_path / "nothing")
+    with pytest.raises(LockError, match=f"no lock {missing}: `overlay lock --file {missing}` writes one"):
+        _lock.read(missing)
 
 
 def test_what_differs_is_named_and_patches_of_one_side_share_a_line() -> None:

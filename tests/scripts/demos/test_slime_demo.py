@@ -42,7 +42,7 @@ def verdict(*found: dict[str, Any], case: Case = CASE) -> str:
 WAITS, TIMED_OUT = {"waiting": True}, {"raised": "RuntimeError: Timed out waiting 7000ms for recv", "at": 1.0}
 NAN_LOSS = {"raised": "RuntimeError: Unexpected result nan (", "at": 0.5}
 CRASH = {"raised": "KeyError: 'nanny'", "at": 0.5}
-HANGS, CRASHES = "hangs (after 7 s given up)", "crashes: KeyError: 'nanny'"
+HANGS, CRASHES = "hangs (given up after 7 s)", "crashes: KeyError: 'nanny'"
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def how_it_ended(case: Case, found: list[dict[str, Any]]) -> str:
     # What the other ranks say is that one is gone, so the first to raise is the one to listen to.
     first = raised[0][1] if raised else ""
     if "Timed out" in first or (not raised and any("waiting" in rank for rank in found)):
-        return f"hangs (after {case.timeout:g} s given up)"
+        return f"hangs (given up after {case.timeout:g} s)"
     if "nan" in first.lower().split():
         return "NaN, at which Megatron stops"
     return f"crashes: {first}" if first else ""

@@ -178,7 +178,7 @@ CASES: tuple[Case, ...] = (
         settings=("--balance-by-flops",),
     ),
     Case(
-        "cross entropy as Megatron has it, DP 2",
+        "Megatron's own cross entropy, DP 2",
         {"v0.2.4": ("wrong",), "v0.3.1": ("right",)},
         _MIXED,
         shows=("slime.loss-memory",),

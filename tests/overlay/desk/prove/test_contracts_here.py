@@ -40,7 +40,7 @@ def test_each_way_to_fail_is_a_row_of_its_own(toy: Toy) -> None:
     assert said["leaves"] == ("FAILS", f"{ended} with status 0, without an answer")
     assert said["lacks"] == ("not run", "no_such_package is not installed")
     assert said["imports"] == ("not run", "no_such_module is not installed")
-    assert said["bursts"] == ("not shown", "upstream alone: crashed: its process ended by SIGABRT")
+    assert said["bursts"] == ("not shown", "without the patch: crashed: its process ended by SIGABRT")
     assert said["blind"][0] == "not shown"
     # What they started, in a session of its own, is ended with them.
     assert [pid for pid in map(int, (toy.folder / "started").read_text().split()) if toy.lives(pid)] == []

@@ -88,7 +88,7 @@ def test_what_is_not_there_yet_is_not_needed_and_nothing_is_run(toy: Toy) -> Non
     toy.core("def another(x):\n    return x\n")
     toy.write("toylib/VERSION", "1.1.0")
     assert wrote(toy, patch="toy/toylib.hangs") == (0, "", ["not-needed"])
-    assert plan(toy, "toy/toylib.hangs") == ("not-needed", "this source has nothing that the patch replaces")
+    assert plan(toy, "toy/toylib.hangs") == ("not-needed", "this source lacks what the patch replaces")
 
 
 @pytest.mark.parametrize(
