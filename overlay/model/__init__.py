@@ -1,1 +1,1 @@
-"""In what do all rooms speak: records, settings, marks, text, errors of the environment?"""
+"""What do all rooms share: records, settings, marks, text, errors of the environment?"""

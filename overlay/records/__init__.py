@@ -1,1 +1,1 @@
-"""Is this process what a lock says, are all ranks alike, and what came of the patches in this run?"""
+"""Does this process match a lock, are all ranks alike, and what came of the patches in this run?"""

@@ -36,7 +36,7 @@ _WIDTH = 160
 DRIVER = "driver"
 #: Said by workers that were not told of a driver, as one that is patched tells them.
 UNPATCHED_DRIVER = (
-    "Ray: this worker is patched, but the driver of its job has not said that it is too: classes that Ray "
+    "Ray: this worker is patched, but the driver of its job does not seem to be: classes that Ray "
     "pickles by value, such as those of the script, are upstream's. What to do: start the driver with "
     "`overlay run`, or with OVERLAY=1 in its environment"
 )

@@ -131,7 +131,7 @@ def _added() -> list[Row]:
         raise TrustError(f"OVERLAY_TRUST: {error}; correct it, or unset OVERLAY_TRUST") from error
     here = {row.patch: of_module(_modules[row.patch]) for row in rows if row.patch in _modules}
     for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
-        log.warning(f"OVERLAY_TRUST: ignored the rows of {patch} in {path}, which are for other code of it")
+        log.warning(f"OVERLAY_TRUST: ignored the rows of {patch} in {path}: its code has changed since")
     # What is known of a defect rests on no code of ours.
     return [row for row in rows if here.get(row.patch, "") == row.code]
 

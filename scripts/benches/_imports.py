@@ -48,7 +48,7 @@ def measure(turns: int) -> list[Row]:
     for name, arguments in trainers().items():
         for label, how, environ in (
             ("a rank", "armed", {}),
-            ("rank 0, with its line", "armed", {"RANK": "0", "OVERLAY_LOG": "info"}),
+            ("rank 0, with log line", "armed", {"RANK": "0", "OVERLAY_LOG": "info"}),
             ("a rank, all files edited", "edited", {}),
         ):
             title = f"{name}, {label}"

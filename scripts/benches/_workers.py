@@ -66,7 +66,7 @@ def starts(turns: int) -> list[Row]:
             assert (done.stdout.split(), done.stderr) == ([wanted], ""), done
         rows = []
         for name, environ, target in (
-            ("start, start-up file not asked / empty site", {}, UNSET_MS),
+            ("start, OVERLAY not set / empty site", {}, UNSET_MS),
             ("start, start-up file with OVERLAY=1 / empty site", {"OVERLAY": "1"}, SET_MS),
         ):
             commands = [[str(python), *interpreter("-c", "pass")[1:]] for python in (empty, placed)]

@@ -27,7 +27,7 @@ def batches(seed: int) -> dict[str, tuple[list[int], int]]:
         "8 x 7": ([7] * 8, 8),
         "16 x 30,720": ([30720] * 16, 32768),
         "512 lognormal": ([min(16384, int(draw.lognormvariate(7.6, 0.8)) + 1) for _ in range(512)], 16384),
-        "512 around half": ([draw.randint(7500, 9000) for _ in range(512)], 16384),
+        "512 x ~limit/2": ([draw.randint(7500, 9000) for _ in range(512)], 16384),
     }
 
 

@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
         except RuntimeError as error:
             failures[name] = str(error)
     about = f"Python {platform.python_version()}, {platform.machine()}, {platform.system()}, processor time"
-    print(f"{about}; medians, min is least minus least\n{table(rows)}")
+    print(f"{about}; medians; (min) compares minima\n{table(rows)}")
     if "imports" in options.names:
         print(f"\n{_imports.report()}")
     if "partition" in options.names:

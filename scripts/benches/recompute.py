@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         words.append(str(Path(verl.origin).parent / "models" / "mcore" / "patch.py"))
     found = _program.found(CHECK, *words, OVERLAY_PATCHES="none")
     modes = [name for name in ("stock", "verl", "overlay") if name in found]
-    print(f"megatron-core {found['version']}, two MoE layers, bytes retained in inputs of a layer")
+    print(f"megatron-core {found['version']}, two MoE layers, retained: bytes / a layer's input")
     print(f"{'dispatcher':<12}{'backward':<10}{'retained':>9}{'of stock':>10}  gradients")
     kept: dict[tuple[str, str], float] = {}
     same = True

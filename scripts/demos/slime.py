@@ -33,14 +33,13 @@ if TYPE_CHECKING:
 
 MODES = {"plain": "slime {} as released", "overlay": "slime {} with overlay"}
 LEGEND = """\
-over budget: micro-batches with more tokens than max_tokens_per_gpu allows, of how many, and the worst.
+over budget: micro-batches over max_tokens_per_gpu, out of how many, and the worst excess.
 A: advantages; g: gradient; relative errors against one process in float64.
-W: weights that go to the engines, the first or those of two rollouts; the largest difference from the
-actor's.
-peak: bytes that a step held at once, in the float32 logits of a rank's largest micro-batch.
+W: weights sent to the engines, first or in two rollouts; largest difference from the actor's.
+peak: bytes that a step held at once; unit: float32 logits of a rank's largest micro-batch.
 Not run: kernels (CUDA, Triton, Transformer Engine), NCCL, checkpoints, offloading, SGLang's engines, experts
-on several ranks, allgather context parallelism, what a critic sends an actor. Numbers are float32 where
-errors are looked at, and slime's bfloat16 where memory is."""
+on several ranks, allgather context parallelism, what a critic sends an actor. Errors are measured
+in float32, memory in slime's bfloat16."""
 #: Of a verdict in the table: what was raised may be a long story.
 WIDTH = 70
 HEAD = ("case", "over budget", "error of A", "error of g", "error of W", "peak", "verdict")

@@ -75,7 +75,7 @@ def measured(function: Any, leaf: Any, targets: Any, floor: float) -> str:
     best = min(forward[1:]), min(backward[1:])
     times = f"{1e3 * best[0]:8.2f} ms {1e3 * best[1]:8.2f} ms"
     if leaf.is_cuda:
-        times += f" {sum(best) / floor:6.2f} of the floor"
+        times += f" {sum(best) / floor:6.2f} x the floor"
     return f"peak {peaks[0]:5.2f} N, {peaks[1]:5.2f} without gradient; {times}; error {error:.1e}"
 
 

@@ -143,7 +143,7 @@ def main(arguments: list[str]) -> int:
     about = (__doc__ or "").partition("\n")[0]
     argparse.ArgumentParser(prog="scripts/torture security", description=about).parse_args(arguments)
     tried, audited = attacks(), sources()
-    print(f"{'setting':32}{'beyond overlay':18}what it said")
+    print(f"{'setting':32}{'ran or opened':18}what it said")
     for name, said, wrong in tried:
         print(f"{name:32}{wrong or 'nothing':18}{said[:70] or '-'}")
     bad = [row for row in audited if row[1] != "unknown-source" or row[2] > PATIENCE]
