@@ -42,7 +42,7 @@ def run(script: Path, told: Path, programs: Path) -> str:
     assert "/pkill" not in script.read_text()
     told.write_text("")
     armed = {"OVERLAY": "1", "MASTER_ADDR": "127.0.0.1", "MLP_WORKER_0_HOST": "127.0.0.1", "BASE_DIR": "/x"}
-    environ = {"PATH": str(programs), "TOLD": str(told), "HOME": str(told.parents[1]), **armed}
+    environ = {"PATH": str(programs), "TOLD": str(told), "HOME": str(told.parent), **armed}
     command, cwd = [BASH, str(script)], told.parent
     try:
         subprocess.run(command, cwd=cwd, env=environ, capture_output=True, timeout=60, check=False)
