@@ -5,13 +5,13 @@ Each release runs once, on 4 ranks. `test_strict_token_budget` asks for numbers 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from checks import RANKS, SEED
 from rank_rows import run_once
-
-from sources import fetch_release
 
 WORLD = 4
 CAP = 64
@@ -26,30 +26,26 @@ pytestmark = [
 ]
 
 
-def results(version: str) -> dict[str, list[Any]]:
-    """Return what the ranks found on a release, or skip the test that asks for it."""
-    try:
-        release = fetch_release.fetch(f"verl=={version}")
-    except fetch_release.FetchError as error:
-        pytest.skip(str(error))
+@pytest.fixture
+def results(version: str, listed: Callable[[str], Path]) -> dict[str, list[Any]]:
+    """What the ranks found on a release. None of them hung, and none died."""
     found = run_once(
         WORLD,
         "",
         patches="verl.strict-token-budget,verl.fast-partitioner",
         program=str(RANKS / "token_budget_cases.py"),
-        release=release,
+        release=listed(f"verl=={version}"),
         timeout=240,
     )
-    # All ranks went through all cases: none hung, none died.
     lost = {name: ranks for name, ranks in found.items() if None in ranks}
     assert not lost, (SEED, lost)
     return found
 
 
-def groups(version: str) -> list[tuple[str, list[dict[str, Any]]]]:
+def groups(results: dict[str, list[Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return (case, what the ranks of one data parallel group found), for every group and case."""
     listed = []
-    for name, ranks in results(version).items():
+    for name, ranks in results.items():
         if not name.endswith(("/all", "/two")) or "skipped" in ranks[0]:
             continue
         together = {tuple(rank["members"]) for rank in ranks}
@@ -71,9 +67,11 @@ def assert_divided(name: str, rank: dict[str, Any]) -> None:
     assert len(tokens) >= arguments.get("min_num_micro_batch", 1)
 
 
-def test_the_ranks_of_a_group_take_one_number_of_micro_batches_or_fail_with_one_error(version: str) -> None:
+def test_the_ranks_of_a_group_take_one_number_of_micro_batches_or_fail_with_one_error(
+    version: str, results: dict[str, list[Any]]
+) -> None:
     divided = 0
-    for name, ranks in groups(version):
+    for name, ranks in groups(results):
         alone = "on their own" in name
         # One collective where upstream has one, and all meet in the next.
         assert [rank["collectives"] for rank in ranks] == [0 if alone else 1] * len(ranks), (SEED, name)
@@ -88,17 +86,17 @@ def test_the_ranks_of_a_group_take_one_number_of_micro_batches_or_fail_with_one_
                 divided += 1
                 assert_divided(name, rank)
     assert divided >= 60
-    without = [rank["collectives"] for rank in results(version)["fresh/0/no group"]]
+    without = [rank["collectives"] for rank in results["fresh/0/no group"]]
     assert without == [int(version == UNGROUPED)] * WORLD
 
 
-def test_a_rank_with_the_patch_trains_along_with_ranks_without_it(version: str) -> None:
-    found = {name: ranks for name, ranks in results(version).items() if name.startswith("half/fresh/")}
+def test_a_rank_with_the_patch_trains_along_with_ranks_without_it(results: dict[str, list[Any]]) -> None:
+    found = {name: ranks for name, ranks in results.items() if name.startswith("half/fresh/")}
     assert len(found) == 6
     for name, ranks in found.items():
         assert {len(rank["indices"]) for rank in ranks} == {len(ranks[0]["indices"])}, (SEED, name)
         assert [rank["in_step"] for rank in ranks] == [WORLD] * WORLD
         assert_divided(name, ranks[0])
-    first, *others = results(version)["half/too long"]
+    first, *others = results["half/too long"]
     assert "a sample of 65 tokens" in first["message"]
     assert [rank["error"][0] for rank in others] == ["AssertionError"] * (WORLD - 1)

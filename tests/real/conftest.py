@@ -12,37 +12,15 @@ from typing import Any
 
 import pytest
 from checks import SEED, UPSTREAMS
+from listed_sources import listed
 from repetitions import pytest_runtest_setup
 
 from overlay.compat.ranks.warm import Program
-from sources import releases
-from sources.git_sources import FetchError
 
-__all__ = ["pytest_runtest_setup"]
+__all__ = ["listed", "pytest_runtest_setup"]
 
 #: Until a program is killed.
 SECONDS = 800
-
-
-@pytest.fixture(scope="session")
-def listed() -> Callable[[str], Path]:
-    """Return the function that gets the folder of a source, or skips the test that asks for it.
-
-    A source is a line of the list of releases by its name, or `NAME==VERSION`.
-    """
-    lines = {line.name: line for line in releases.read()}
-    missing: dict[str, str] = {}
-
-    def get(name: str) -> Path:
-        if name not in missing:
-            try:
-                return releases.fetch(lines.get(name, releases.Release(name)))
-            except FetchError as error:
-                # Asked once: without a network each further test would wait for it again.
-                missing[name] = str(error)
-        pytest.skip(missing[name])
-
-    return get
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 import pytest
 from command_line import python
 
@@ -42,12 +40,5 @@ print("done")
 
 
 def test_verls_engines_leave_our_backward_in_place() -> None:
-    for distribution in ("verl", "megatron-core"):
-        try:
-            installed = version(distribution)
-        except PackageNotFoundError:
-            pytest.skip(f"{distribution} is not installed")
-        if distribution == "verl" and not installed.startswith(("0.8.", "0.9.")):
-            pytest.skip(f"verl {installed} does not patch the recomputation")
     done = python("-c", PROGRAM, seconds=300, OVERLAY_PATCHES="none")
     assert done.stdout.splitlines()[-1:] == ["done"], done.stderr[-4000:]

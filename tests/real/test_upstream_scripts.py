@@ -37,47 +37,39 @@ done
 """
 
 
-class Scripts:
-    """The scripts of a revision, and the programs that they find."""
-
-    def __init__(self, folder: Path, source: tuple[str, str, str], starters: dict[str, str]) -> None:
-        """Take them from a project, its revision and a path in it."""
-        try:
-            git_sources.unpack(git_sources.archive(*source), folder)
-        except git_sources.FetchError as error:
-            pytest.skip(str(error))
-        self.folder, self.told, self.programs = folder / source[2], folder / "told", folder / "programs"
-        self.programs.mkdir()
-        for name, text in {**dict.fromkeys(SILENT, "#!/bin/bash\n"), **starters}.items():
-            (self.programs / name).write_text(text)
-            (self.programs / name).chmod(0o755)
-        for name in REAL:
-            (self.programs / name).symlink_to(str(shutil.which(name)))
-
-    def run(self, script: Path, cwd: Path, **environ: str) -> str:
-        """Run a script, and return what is told meanwhile, nothing if it does not end."""
-        assert "/pkill" not in script.read_text()
-        self.told.write_text("")
-        home = str(self.folder.parent)
-        environ = {"PATH": str(self.programs), "TOLD": str(self.told), "HOME": home, **environ}
-        command = [BASH, str(script)]
-        try:
-            subprocess.run(command, cwd=cwd, env=environ, capture_output=True, timeout=60, check=False)
-        except subprocess.TimeoutExpired:
-            return ""
-        return self.told.read_text()
+def run(script: Path, told: Path, programs: Path) -> str:
+    """Run a script with some programs, and return what is told meanwhile, nothing if it does not end."""
+    assert "/pkill" not in script.read_text()
+    told.write_text("")
+    armed = {"OVERLAY": "1", "MASTER_ADDR": "127.0.0.1", "MLP_WORKER_0_HOST": "127.0.0.1", "BASE_DIR": "/x"}
+    environ = {"PATH": str(programs), "TOLD": str(told), "HOME": str(told.parent), **armed}
+    command, cwd = [BASH, str(script)], told.parent
+    try:
+        subprocess.run(command, cwd=cwd, env=environ, capture_output=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        return ""
+    return told.read_text()
 
 
 @pytest.mark.parametrize("revision", ["v0.2.0", "v0.2.4", "v0.3.0", "v0.3.1"])
 def test_every_script_of_slime_starts_ray_armed_and_hands_it_variables(revision: str, tmp_path: Path) -> None:
     """So `overlay run bash SCRIPT` is enough, and where that cannot be, a line in its JSON is."""
-    scripts = Scripts(tmp_path, ("slime", revision, "scripts"), {"ray": RAY})
-    armed = {"OVERLAY": "1", "MASTER_ADDR": "127.0.0.1", "MLP_WORKER_0_HOST": "127.0.0.1", "BASE_DIR": "/x"}
+    try:
+        git_sources.unpack(git_sources.archive("slime", revision, "scripts"), tmp_path)
+    except git_sources.FetchError as error:
+        pytest.skip(str(error))
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, text in {**dict.fromkeys(SILENT, "#!/bin/bash\n"), "ray": RAY}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    for name in REAL:
+        (programs / name).symlink_to(str(shutil.which(name)))
+    started = tmp_path / "told.started"
     ran = starts = 0
-    for script in sorted(scripts.folder.glob("run-*.sh")):
-        started = scripts.told.with_name("told.started")
+    for script in sorted((tmp_path / "scripts").glob("run-*.sh")):
         started.unlink(missing_ok=True)
-        told = scripts.run(script, tmp_path, **armed)
+        told = run(script, tmp_path / "told", programs)
         if not told:
             continue  # it submits no job, or not here
         if "ray start" in script.read_text():  # else it is for a cluster that runs already

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +17,11 @@ print(json.dumps({"said": wrong(sys.argv[1], left=True)}))
 """
 
 
-@pytest.mark.parametrize(("version", "said"), [("0.9.0", "a mark is left over"), ("0.9.1", "")])
+@pytest.mark.parametrize(("name", "left"), [("verl==0.9.0", "a mark is left over"), ("verl==0.9.1", "")])
 def test_verl_0_9_0_leaves_marks_to_the_next_transfer(
-    version: str, said: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+    left: str, said: Callable[[str], dict[str, Any]]
 ) -> None:
-    assert findings(listed(f"verl=={version}"), PROGRAM, SEED)["said"] == said, SEED
+    assert said(PROGRAM)["said"] == left, SEED
 
 
 TOLD = """
@@ -48,11 +47,11 @@ print(json.dumps({"keys": sorted(data[0]["multi_modal_inputs"])}))
 """
 
 
-@pytest.mark.parametrize("version", ["0.9.1"])
+@pytest.mark.parametrize("name", ["verl==0.9.1"])
 def test_multi_turn_sft_tells_no_model_which_tokens_are_of_images(
-    version: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+    said: Callable[[str], dict[str, Any]],
 ) -> None:
-    assert findings(listed(f"verl=={version}"), TOLD, SEED)["keys"] == ["pixel_values"]
+    assert said(TOLD)["keys"] == ["pixel_values"]
 
 
 SAVED = """
@@ -95,11 +94,11 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("version", ["0.9.1"])
+@pytest.mark.parametrize("name", ["verl==0.9.1"])
 def test_the_last_checkpoint_of_sft_waits_for_somebody_to_finish_it(
-    version: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+    said: Callable[[str], dict[str, Any]],
 ) -> None:
-    assert findings(listed(f"verl=={version}"), SAVED, SEED) == {"alone": [], "asked": [2]}
+    assert said(SAVED) == {"alone": [], "asked": [2]}
 
 
 UPDATED = """
@@ -133,9 +132,8 @@ print(json.dumps({"gate": model.gate.weight.tolist(), "bias": model.bias.tolist(
 """
 
 
-@pytest.mark.parametrize(("version", "bias"), [("0.8.0", 0.0), ("0.9.0", 1.0)])
+@pytest.mark.parametrize(("name", "bias"), [("verl==0.8.0", 0.0), ("verl==0.9.0", 1.0)])
 def test_buffers_keep_their_values_in_vllm_before_0_9(
-    version: str, bias: float, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+    bias: float, said: Callable[[str], dict[str, Any]]
 ) -> None:
-    found = findings(listed(f"verl=={version}"), UPDATED, SEED)
-    assert found == {"gate": [[1.0] * 3] * 2, "bias": [bias] * 2}
+    assert said(UPDATED) == {"gate": [[1.0] * 3] * 2, "bias": [bias] * 2}

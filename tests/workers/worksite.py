@@ -16,23 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_upstream import FILES as UPSTREAM
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("overlay", "compat", "patches", "startup")
 FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md")
-
-UPSTREAM = {
-    "fakeup/__init__.py": "",
-    "fakeup/version.txt": "1.2.0\n",
-    "fakeup/core.py": """
-        def scale(value, factor=2):
-            return value * factor
-
-        class Engine:
-            def run(self, value):
-                return scale(value)
-        """,
-}
 
 PACK = {
     "acme_overlay/__init__.py": "",
@@ -139,17 +127,8 @@ class Venv:
 
     def install(self, wheel: Path) -> None:
         """Install a wheel with pip, as a person would, without a network."""
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(self.python),
-            "install",
-            "--quiet",
-            "--no-compile",
-        ]
-        command += ["--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)]
+        command = [sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check"]
+        command += ["install", "--quiet", "--no-compile", "--no-deps", "--no-index", str(wheel)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 

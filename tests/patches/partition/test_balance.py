@@ -7,10 +7,9 @@ from typing import Any
 
 from partition_cases import drawing, drawn_costs, drawn_lengths, grown, naive_first_fit, totals
 
-from overlay.patches._partition import capped_partitions, holds, karmarkar_karp
+from overlay.patches._partition import holds
 from overlay.patches._partition.balance import exchange, halves, split_largest
 from overlay.patches._partition.level import closer, level
-from overlay.patches._partition.packing import first_fit
 
 
 def test_splitting_is_that_of_slime() -> None:
@@ -93,17 +92,6 @@ def test_levelling_only_ever_brings_closer() -> None:
         assert min(after) >= min(before)
         closer += max(after) - min(after) < max(before) - min(before)
     assert closer > 500
-
-
-def test_parts_under_the_cap_are_closer_together_than_those_of_karmarkar_karp_over_it() -> None:
-    draw = drawing("closer")
-    for _ in range(6):
-        lengths = [max(1, min(16384, int(draw.lognormvariate(7.5, 1)))) for _ in range(2048)]
-        parts = len(first_fit(lengths, 16384))
-        plain = karmarkar_karp(lengths, parts, equal_size=False)
-        ours = totals(capped_partitions(lengths, parts, 16384), lengths)
-        theirs = totals(plain, lengths)
-        assert max(ours) - min(ours) <= max(theirs) - min(theirs)
 
 
 def test_levelling_goes_on_past_the_pairs_that_cannot_help() -> None:

@@ -45,15 +45,6 @@ def test_everything_else_is_the_originals(values: Any) -> None:
     assert (parts, equal_size) == (2, True)
 
 
-def test_no_partitions_are_the_originals() -> None:
-    assert divide([1, 2], 0) == ("original", [1, 2], 0, False)
-
-
 def test_what_fits_exactly_is_still_whole() -> None:
     assert whole(torch.tensor([100, 27], dtype=torch.int8)) == [100, 27]
     assert whole(torch.tensor([-100, 27], dtype=torch.int8)) == [-100, 27]
-
-
-def test_what_cannot_be_divided_equally_is_refused_as_upstream() -> None:
-    with pytest.raises(AssertionError, match="3 % 2 != 0"):
-        divide([1, 2, 3], 2, equal_size=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import secrets
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -79,19 +77,6 @@ def test_the_best_swap_is_that_of_all_pairs(one: list[int], other: list[int]) ->
 
 def ranked(costs: list[int]) -> list[tuple[int, int]]:
     return sorted((cost, index) for index, cost in enumerate(costs))
-
-
-def test_swaps_bring_a_long_tail_within_a_hundredth() -> None:
-    # Where Karmarkar-Karp alone, bound to one of each k costliest, is often a tenth above the mean.
-    seed = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
-    print(f"OVERLAY_TEST_SEED={seed}")
-    draw = random.Random(seed)
-    worst = 0.0
-    for _ in range(50):
-        lengths = [max(8, min(16384, round(draw.lognormvariate(7, 1)))) for _ in range(256)]
-        costs = [24576 * length + length**2 for length in lengths]
-        worst = max(worst, most(costs, equal_shares(costs, 4)) * 4 / sum(costs))
-    assert worst <= 1.01
 
 
 @pytest.mark.parametrize("cut_at", [10**9, 131072])

@@ -169,27 +169,6 @@ def test_the_error_has_the_numbers_and_the_way_out(
         assert not [word for word in words if word not in message], message
 
 
-def test_who_has_fewer_samples_than_micro_batches_are_needed_says_so() -> None:
-    first, second = on_ranks([[7] * 3, [1]], cap=8)
-    assert len(first) == 3
-    assert "3 micro-batches" in second
-    assert "only 1 groups of 1" in second
-
-
-def test_a_rank_without_overlay_raises_on_what_another_cannot_do() -> None:
-    asked: list[int] = []
-
-    def agree(own: int) -> int:
-        asked.append(own)
-        return own
-
-    for arguments in ((1, 9, [9], [9]), (10**6, 3, [], [])):
-        with pytest.raises(TokenBudgetError):
-            settle(*arguments, cap=8, agree=agree, group_size=3)
-    # verl's own check is that there are no more micro-batches than samples.
-    assert min(asked) > 10**9
-
-
 def test_a_group_over_the_limit_is_alone_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(log, "warning", said.append)
@@ -203,13 +182,6 @@ def test_a_group_over_the_limit_is_alone_and_warned_of(monkeypatch: pytest.Monke
     assert first == second  # which the log says once
     for words in ("2 samples", "max_token_len=8", "max_token_len_per_gpu"):
         assert words in first
-
-
-def test_the_error_is_what_either_kind_of_release_raises() -> None:
-    with pytest.raises(AssertionError):
-        settle(1, 9, [9], [9], cap=8, agree=int)
-    with pytest.raises(ValueError, match="9 tokens"):
-        settle(1, 9, [9], [9], cap=8, agree=int)
 
 
 def test_a_batch_is_measured_nested_padded_and_where_groups_do_not_divide_it() -> None:

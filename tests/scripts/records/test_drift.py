@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 from pathlib import Path
@@ -14,6 +13,7 @@ from fake_upstream import MemoryTree
 from overlay.desk.prove.rows import row_of
 from overlay.patch import Calls, Patch, Project, one_target, replaced, variant
 from overlay.source.table import Row, Table
+from records import drift
 from records._drift_history import Repository
 from sources import git_sources
 from sources.releases import Release
@@ -21,11 +21,6 @@ from sources.releases import Release
 DAY = 86400
 #: 2026-01-01.
 START = 1767225600
-
-
-@pytest.fixture
-def drift(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return importlib.import_module("records.drift")
 
 
 class History:
@@ -90,7 +85,7 @@ def history(tmp_path: Path) -> History:
     return made
 
 
-def walked(drift: Any, history: History, days: float = 10, *, weekly: bool = False) -> Any:
+def walked(history: History, days: float = 10, *, weekly: bool = False) -> Any:
     repository = Repository(history.folder)
     try:
         period = START, int(START + days * DAY)
@@ -100,12 +95,12 @@ def walked(drift: Any, history: History, days: float = 10, *, weekly: bool = Fal
         repository.close()
 
 
-def test_the_share_of_days_and_what_ended_them(drift: Any, history: History) -> None:
+def test_the_share_of_days_and_what_ended_them(history: History) -> None:
     changed = history.commit(4, core=SOURCE.replace("1", "2"))
     history.commit(5, other="x = 1\n")
     history.commit(6, core="def f():\n    return 1\ndef g():\n    print()\n    f()\n")
     asked = history.commit(9, core="def f():\n    return 1\ndef g():\n    f()\n    print()\n")
-    found = walked(drift, history)
+    found = walked(history)
     assert [(one.verdict, one.days) for one in found.stretches] == [
         ("apply", 4),
         ("unknown-source", 2),
@@ -118,10 +113,10 @@ def test_the_share_of_days_and_what_ended_them(drift: Any, history: History) -> 
     assert "does not call f in each run as its last statement" in found.stretches[3].reason
 
 
-def test_with_a_row_a_week_a_change_is_unknown_until_the_next_week(drift: Any, history: History) -> None:
+def test_with_a_row_a_week_a_change_is_unknown_until_the_next_week(history: History) -> None:
     history.commit(4, core=SOURCE.replace("1", "2"))
     history.commit(8, other="x = 1\n")
-    found = walked(drift, history, weekly=True)
+    found = walked(history, weekly=True)
     assert [(one.verdict, one.days) for one in found.stretches] == [
         ("apply", 4),
         ("unknown-source", 4),  # until the first commit after the seventh day
@@ -129,7 +124,7 @@ def test_with_a_row_a_week_a_change_is_unknown_until_the_next_week(drift: Any, h
     ]
 
 
-def test_a_frozen_table_has_what_was_out_by_then(drift: Any, history: History) -> None:
+def test_a_frozen_table_has_what_was_out_by_then(history: History) -> None:
     history.git("tag", "v1.0", day=-1)
     younger = history.commit(2, core=SOURCE.replace("1", "2"))
     row = table().all[0]
@@ -148,34 +143,32 @@ def test_a_frozen_table_has_what_was_out_by_then(drift: Any, history: History) -
     assert [row.on for row in found.all] == [{"a": ["verl==1.0"], "b": ["verl image 1"]}]
 
 
-def test_commits_of_a_branch_that_was_merged_are_not_the_history_of_main(
-    drift: Any, history: History
-) -> None:
+def test_commits_of_a_branch_that_was_merged_are_not_the_history_of_main(history: History) -> None:
     history.git("checkout", "--quiet", "-b", "side")
     history.commit(1, core="def f():\n    return 3\n")
     history.commit(3, core=SOURCE)
     history.git("checkout", "--quiet", "main")
     history.commit(2, other="x = 1\n")
     history.git("merge", "--quiet", "--no-ff", "-m", "merge", "side", day=4)
-    assert [one.verdict for one in walked(drift, history).stretches] == ["apply"]
+    assert [one.verdict for one in walked(history).stretches] == ["apply"]
 
 
-def test_a_file_that_goes_and_comes_back(drift: Any, history: History) -> None:
+def test_a_file_that_goes_and_comes_back(history: History) -> None:
     history.commit(2, core=None, other="x = 1\n")
     history.commit(3, core=SOURCE)
-    found = walked(drift, history)
+    found = walked(history)
     assert [one.verdict for one in found.stretches] == ["apply", "not-installed", "apply"]
     assert found.quiet == 1
 
 
-def test_a_commit_that_is_dated_back_takes_no_time(drift: Any, history: History) -> None:
+def test_a_commit_that_is_dated_back_takes_no_time(history: History) -> None:
     history.commit(4, core="def f():\n    return 2\n")
     history.commit(3, core=SOURCE)
-    assert walked(drift, history).quiet == 1
+    assert walked(history).quiet == 1
 
 
 def test_a_commit_is_decided_on_again_only_if_it_changed_what_was_read(
-    drift: Any, history: History, monkeypatch: pytest.MonkeyPatch
+    history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for day in range(1, 6):
         history.commit(day, other=f"x = {day}\n")
@@ -188,7 +181,7 @@ def test_a_commit_is_decided_on_again_only_if_it_changed_what_was_read(
         return decide(*given)
 
     monkeypatch.setattr(drift, "decide", counted)
-    walked(drift, history)
+    walked(history)
     assert len(asked) == 2
 
 
@@ -204,7 +197,6 @@ def test_a_commit_is_decided_on_again_only_if_it_changed_what_was_read(
     ],
 )
 def test_bad_input_is_one_line(
-    drift: Any,
     history: History,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -225,14 +217,13 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize(
     "arguments", [["--until", "soon"], ["--days", "0"], ["slime", "verl", "--repo", "x"]]
 )
-def test_bad_usage_is_exit_code_2(drift: Any, arguments: list[str]) -> None:
+def test_bad_usage_is_exit_code_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         drift.main(arguments)
     assert ended.value.code == 2
 
 
 def test_a_bundle_will_do(
-    drift: Any,
     history: History,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
