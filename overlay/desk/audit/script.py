@@ -186,7 +186,7 @@ class _Script:
             self._loose.update(f"{word}()" for word in words[:1])
             self._within += [] if self._before == "function" else ["("]
             return
-        self._chained = before in ("&&", "||") or "|" in (before, operator)
+        self._chained = before in ("&&", "||") or operator == "&" or "|" in (before, operator)
         if before != "function" and (words or operator != "\n"):
             self._before = operator
         if words:
@@ -223,7 +223,7 @@ class _Script:
             command = words
         name = command[0].lstrip("\\") if command else ""
         if not command:
-            for word in words:
+            for word in filter(_ASSIGNED.match, words):
                 self._assign(word)
         elif name in _MARKERS:
             self._declare(command[1:])
@@ -350,7 +350,7 @@ class _Script:
         if isinstance(known, tuple) and word[0] == '"':
             return list(known)
         if isinstance(known, tuple):
-            return [(one, sure) for text, sure in known for one in ([text] if "$" in text else text.split())]
+            return [(one, sure) for text, sure in known for one in ([text] if re.search("[$`]", text) else text.split())]
         if _GIVEN.fullmatch(word) and "function" not in self._within and "--" not in self._loose:
             return []  # unless there is a `set --`
         text = self._text(word)

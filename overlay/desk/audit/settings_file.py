@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
 _OVERRIDE = re.compile(r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|(?:model_)?engine)=(.*)$", re.DOTALL)
 #: Words in the place of which there may be any number of settings, and which are no value of a flag then.
-_UNTOLD = re.compile(r"\$(?:[\w@*]+|\{[^{}]*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
+_UNTOLD = re.compile(
+    r"\$(?:[\w@*]+|\{(?:[^{}]|\{.*\})*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL
+)
+#: What is filled in before anything reads it: by a shell, by Hydra, or in a template.
+_OPEN = re.compile(r".*[$`].*|.*\{\{.*|\?\?\?|<.*>|@\w+@|%\w+%", re.DOTALL)
 #: What starts a program and hands it what stands behind it.
 _LAUNCHERS = (
     "env", "exec", "mpirun", "nohup", "nsys", "numactl", "python*", "ray", "srun", "stdbuf", "time",
@@ -186,7 +190,7 @@ def value(text: str) -> Any:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1]
-    if "$" in text or "`" in text or text == "???":
+    if _OPEN.fullmatch(text):
         return Open(text)
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
