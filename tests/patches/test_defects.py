@@ -333,4 +333,4 @@ def test_a_defect_is_met_as_megatrons_yaml_says(tmp_path: Path, name: str, said:
         f"language_model: {{recompute_granularity: full, {said}}}\n"
     )
     given = settings_file.read(str(tmp_path / "run.yaml"), ())
-    assert answer(DEFECTS[name], recognise("run.yaml", given, dialects(), {}.get)).word == word
+    assert answer(DEFECTS[name], recognise("run.yaml", given, dialects(), lambda _: None)).word == word

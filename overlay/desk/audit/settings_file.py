@@ -94,8 +94,8 @@ def _in_script(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], list
     lines, missing = commands(path)
     jobs = [_started(line, programs) for line in lines if line and not _begins(line)]
     most = max((len(job.settings()) for job in jobs), default=0)
-    if most:  # one that has far fewer prepares the job, or waits for it
-        jobs = [job for job in jobs if 2 * len(job.settings()) >= most]
+    if most:  # another program that has far fewer prepares the job, or waits for it
+        jobs = [job for job in jobs if 2 * len(job.settings()) >= most or (job.known and job.settings())]
     else:
         jobs = [_unstarted(word for line in lines if _begins(line) for word in line)]
     found: dict[str, Any] = {}
@@ -123,6 +123,7 @@ def _started(line: list[Word], programs: Sequence[str]) -> _Job:
     if at is None or (at and not any(fnmatchcase(first, one) for one in _LAUNCHERS)):
         shown = [word for (before, _), (word, _) in pairwise(line) if word.endswith(".py") or before == "-m"]
         job.elsewhere.insert(0, f"the program {shown[0] if shown and at is None else line[0][0]}")
+        job.known = False
     return job
 
 
@@ -138,6 +139,8 @@ class _Job:
     """The settings that a program is given."""
 
     def __init__(self, words: Iterable[Word]) -> None:
+        #: Whether its program is known.
+        self.known = True
         self._found: dict[str, list[Any]] = {}
         #: The settings that only a branch gives.
         self._perhaps: set[str] = set()

@@ -138,6 +138,9 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("x --ranks 2 --other y ${D}/${E}", "not-met", "fast is off"),
         ("A=(--ranks `expr 4 - 2`)\nx --fast ${A[@]}", "untold", "ranks is `expr 4 - 2`"),
         ("A=(--fast) &\nx --ranks 2 ${A[@]}", "untold", "fast is True in a branch"),
+        ("A+=' --ranks 2'\nx --other y $A", "untold", "fast is not in the file"),
+        ("x --fast --other y --depth 1\nx --ranks 2", "untold", "ranks is 2 in one command of several"),
+        ("y --fast\nx --ranks 2 --depth 1 --other y", "not-met", "fast is off"),
         ("time N=2\nx --fast --ranks $N", "met", "ranks is 2"),
     ],
 )
