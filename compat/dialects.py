@@ -78,6 +78,7 @@ _SLIME: dict[str, object] = {
     "balance_data": False,
     "ckpt_step": None,
     "colocate": False,
+    "critic_lr_warmup_iters": 0,
     "custom_reward_post_process_path": None,
     "disable_rewards_normalization": False,
     "distributed_timeout_minutes": 10,
@@ -140,7 +141,8 @@ FLAGS = Dialect(
         "no_overlap_p2p_communication": "overlap_p2p_comm",
     },
     implies=(
-        ("no_offload_train", "True", "offload_train", False),
+        # From slime 0.3 on a critic turns it on all the same.
+        ("no_offload_train", "True", "offload_train", ...),
         ("release_train", "True", "offload_train", False),
         ("colocate", "True", "offload_train", True),
         # With a critic slime turns it on by itself.
@@ -150,6 +152,13 @@ FLAGS = Dialect(
         *(("hybrid_layer_pattern", "*", key, ...) for key in _OF_A_PATTERN),
         ("offload", "True", "offload_train", True),
         ("no_rope_fusion", "True", "apply_rope_fusion", False),
+        # Without one Megatron drops async_save from 0.16 on, and slime always has one from 0.3.1 on.
+        ("async_save", "True", "use_persistent_ckpt_worker", ...),
+        # As Megatron's YAML calls them.
+        ("num_moe_experts", "None", "num_experts", None),
+        ("num_moe_experts", "*", "num_experts", ...),
+        ("overlap_p2p_comm", "False", "no_overlap_p2p_communication", True),
+        ("check_for_nan_in_loss_and_grad", "False", "no_check_for_nan_in_loss_and_grad", True),
         # slime makes the model from the checkpoint then, and hands it none of these.
         *(("megatron_to_hf_mode", "bridge", key, ...) for key in _OF_THE_MODEL),
         # slime makes one limit of the other.

@@ -10,7 +10,8 @@ _PER_TOKEN = switched("calculate_per_token_loss")
 _PER_BATCH = among("calculate_per_token_loss", False)
 _AUX = above("moe_aux_loss_coeff", 0)
 _Z = above("moe_z_loss_coeff", 0)
-_EXPERTS = given("num_experts")
+_EXPERTS = above("num_experts", 0)
+_PREDICTED = above("mtp_num_layers", 0)
 _OFFLOADED = switched("optimizer_cpu_offload")
 _WEIGHTS_ALONE = beyond("weights are loaded after the optimizer was made, without its states")
 _WITHOUT_FUSED_ADAM = beyond("the job resumes, with neither Transformer Engine nor Apex")
@@ -219,7 +220,7 @@ DEFECTS = (
         summary="The interleaved schedule frees an activation that is still being sent to the next stage.",
         when=(
             (given("num_layers_per_virtual_pipeline_stage"), _OVERLAPPED),
-            (given("num_virtual_stages_per_pipeline_rank"), _OVERLAPPED),
+            (above("num_virtual_stages_per_pipeline_rank", 1), _OVERLAPPED),
             (given("pipeline_model_parallel_layout"), _OVERLAPPED, beyond("it has virtual stages")),
             (given("virtual_pipeline_model_parallel_size"), switched("deallocate_pipeline_outputs")),
         ),
@@ -230,7 +231,7 @@ DEFECTS = (
         id="megatron.mtp-mean-of-means",
         summary="Under context parallelism the multi-token prediction loss is a mean of ranks' means, "
         "so a token weighs more where its rank has few.",
-        when=all_of(given("mtp_num_layers"), _CP),
+        when=all_of(_PREDICTED, _CP),
         patch="megatron.mtp-loss-scale",
     ),
     _silent(
@@ -325,7 +326,7 @@ DEFECTS = (
         "than the others, and the report hangs.",
         when=all_of(
             _EXPERTS,
-            given("mtp_num_layers"),
+            _PREDICTED,
             above("pipeline_model_parallel_size", 1),
             beyond("a pipeline stage has no experts"),
         ),
@@ -377,7 +378,7 @@ DEFECTS = (
     _crash(
         id="megatron.mtp-no-token-nan",
         summary="If multi-token prediction has no token in a micro-batch, loss and gradients are NaN.",
-        when=all_of(given("mtp_num_layers"), beyond("a micro-batch on a rank has no token to predict")),
+        when=all_of(_PREDICTED, beyond("a micro-batch on a rank has no token to predict")),
         patch="megatron.mtp-without-tokens",
     ),
     _crash(
@@ -401,7 +402,7 @@ DEFECTS = (
         summary="The multi-token prediction loss per token is divided by the tokens of the main loss, "
         "which has more.",
         met="mtp_num_layers with calculate_per_token_loss.",
-        when=all_of(given("mtp_num_layers"), _PER_TOKEN),
+        when=all_of(_PREDICTED, _PER_TOKEN),
         sites=(
             "megatron.core.models.gpt.gpt_model:GPTModel._postprocess",
             f"{_MTP}:MultiTokenPredictionBlock.forward",
@@ -504,7 +505,7 @@ DEFECTS = (
         met="mtp_num_layers in FP8, distribute_saved_activations and a pg_collection of its own.",
         when=all_of(
             _TP,
-            given("mtp_num_layers"),
+            _PREDICTED,
             switched("distribute_saved_activations"),
             beyond("the model has process groups of its own"),
         ),
@@ -560,7 +561,7 @@ DEFECTS = (
         summary="Under context parallelism multi-token prediction sends between ranks on the group of all "
         "ranks, where it may wait for other messages: a deadlock.",
         met="mtp_num_layers with context parallelism.",
-        when=all_of(given("mtp_num_layers"), _CP),
+        when=all_of(_PREDICTED, _CP),
         sites=(f"{_MTP}:roll_tensor",),
         upstream=("NVIDIA/Megatron-LM#6746",),
         shown="tests/real/test_megatron_left.py::test_the_tokens_to_predict_further_are_sent_among_other_messages",

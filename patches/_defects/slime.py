@@ -23,6 +23,8 @@ _INNER = "slime.backends.megatron_utils.model_provider:_get_model_provider_func"
 _BRIDGED = "slime.utils.megatron_bridge_utils"
 _OTHER = "slime.backends.megatron_utils.actor:MegatronTrainRayActor.load_other_checkpoint"
 _FULLY_ASYNC = "*fully_async_rollout*"
+_RESUMED = beyond("the job resumes with its optimizer")
+_MIXED = beyond("the data has prompts with images among others")
 _GDN = beyond("the model is Qwen3-Next or Qwen3.5, with slime's own layer")
 
 _silent, _hang, _oom, _crash, _slow = by_harm(SLIME)
@@ -284,24 +286,29 @@ DEFECTS = (
     _silent(
         id="slime.prompts-reordered",
         summary="Filtering long prompts puts those without images first, whatever the order of the data.",
-        when=all_of(
-            one_of(given("rollout_max_prompt_len"), given("eval_max_prompt_len")),
-            beyond("the data has prompts with images among others"),
+        when=(
+            (given("rollout_max_prompt_len"), _MIXED),
+            (given("eval_max_prompt_len"), _MIXED),
+            (before("0.2.2"), beyond("slime is 0.2.1, which limits every prompt"), _MIXED),
         ),
         patch="slime.prompt-order",
     ),
     _silent(
         id="slime.schedule-advanced-twice",
         summary="A resume advances the learning rate schedule a second time, past warm-up.",
-        when=all_of(
-            one_of(
-                other("lr_decay_style", "constant"),
-                above("lr_warmup_iters", 0),
-                above("lr_warmup_samples", 0),
-                above("lr_warmup_fraction", 0),
-                other("weight_decay_incr_style", "constant"),
+        when=(
+            *all_of(
+                one_of(
+                    other("lr_decay_style", "constant"),
+                    above("lr_warmup_iters", 0),
+                    above("lr_warmup_samples", 0),
+                    above("lr_warmup_fraction", 0),
+                    other("weight_decay_incr_style", "constant"),
+                ),
+                _RESUMED,
             ),
-            beyond("the job resumes with its optimizer"),
+            # The critic's own, until slime 0.3.
+            (_PPO, above("critic_lr_warmup_iters", 0), before("0.3"), _RESUMED),
         ),
         patch="slime.resumed-schedule",
     ),
@@ -328,7 +335,7 @@ DEFECTS = (
             switched("use_dynamic_batch_size"),
             one_of(
                 given("num_layers_per_virtual_pipeline_stage"),
-                given("num_virtual_stages_per_pipeline_rank"),
+                above("num_virtual_stages_per_pipeline_rank", 1),
                 given("pipeline_model_parallel_layout"),
             ),
         ),

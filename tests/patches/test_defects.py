@@ -162,6 +162,8 @@ _PPO = "--advantage-estimator ppo --hf-checkpoint a"
 _BRIDGED = "--hf-checkpoint a --context-parallel-size 2 --megatron-to-hf-mode bridge"
 _OWN_MODEL = "--micro-batch-size 1 --use-checkpoint-args"
 _RECOMPUTED = "--micro-batch-size 1 --num-experts 8 --recompute-modules moe"
+_NO_EXPERTS = "--micro-batch-size 1 --num-experts 0"
+_CONSTANT = f"{_PPO} --lr-decay-style constant"
 _PIPED = "--micro-batch-size 1 --num-layers 8 --pipeline-model-parallel-size 2 --context-parallel-size 2"
 _KEPT = "--hf-checkpoint a --load b --use-kl-loss --ref-load c"
 _DYNAMIC = "model_engine=megatron actor_rollout_ref.actor.megatron.dynamic_context_parallel"
@@ -287,12 +289,25 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ),
         ("megatron.recompute-holds-inputs", "--hf-checkpoint a --num-experts 8", "not-met"),
         # megatron-core 0.16.1, async_utils.py:178-240: each fork is handed pinned memory.
-        ("megatron.async-save-unpinned", "--hf-checkpoint a --async-save", "met"),
+        # 0.16.1, training/arguments.py:1138: without such a worker it is switched off.
+        ("megatron.async-save-unpinned", "--hf-checkpoint a --async-save", "untold"),
         (
             "megatron.async-save-unpinned",
             "--hf-checkpoint a --async-save --use-persistent-ckpt-worker",
             "not-met",
         ),
+        # slime 0.3.1, arguments.py: a critic turns it on after that flag.
+        ("slime.group-timeout-lost", f"{_PPO} --no-offload-train --distributed-timeout-minutes 9", "untold"),
+        # slime 0.2.4, actor.py:90, and 0.2.1, arguments.py:1567-1579.
+        ("slime.schedule-advanced-twice", f"{_CONSTANT} --critic-lr-warmup-iters 10", "untold"),
+        ("slime.schedule-advanced-twice", f"{_CONSTANT} --critic-lr-warmup-iters 0", "not-met"),
+        ("slime.prompts-reordered", "--hf-checkpoint a", "untold"),
+        # megatron-core 0.16.1, arguments.py:552-554,1015, and gpt_layer_specs.py:709: one stage and none.
+        ("megatron.recompute-holds-inputs", f"{_RECOMPUTED} --recompute-granularity full", "met"),
+        ("megatron.recompute-holds-inputs", f"{_NO_EXPERTS} --recompute-granularity full", "not-met"),
+        ("megatron.mtp-mean-of-means", f"{_PIPED} --mtp-num-layers 0", "not-met"),
+        ("megatron.sent-while-freed", f"{_PIPED} --num-virtual-stages-per-pipeline-rank 1", "not-met"),
+        ("megatron.sent-while-freed", f"{_PIPED} --num-virtual-stages-per-pipeline-rank 2", "met"),
     ],
 )
 def test_a_defect_is_met_as_upstreams_parsers_say(tmp_path: Path, name: str, said: str, word: str) -> None:
@@ -300,3 +315,22 @@ def test_a_defect_is_met_as_upstreams_parsers_say(tmp_path: Path, name: str, sai
     given = settings_file.read(str(tmp_path / "run.sh"), ("trainer",))
     composed = {"verl/trainer/config/_generated_ppo_trainer.yaml": COMPOSED}
     assert answer(DEFECTS[name], recognise("run.sh", given, dialects(), composed.get)).word == word
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "word"),
+    [
+        ("megatron.recompute-holds-inputs", "num_moe_experts: 8", "untold"),
+        ("megatron.recompute-holds-inputs", "num_moe_experts: null", "not-met"),
+        ("megatron.sent-while-freed", "overlap_p2p_comm: false", "not-met"),
+        ("megatron.sent-while-freed", "overlap_p2p_comm: true", "met"),
+        ("slime.gradients-divided-twice", "check_for_nan_in_loss_and_grad: false", "met"),
+    ],
+)
+def test_a_defect_is_met_as_megatrons_yaml_says(tmp_path: Path, name: str, said: str, word: str) -> None:
+    (tmp_path / "run.yaml").write_text(
+        "micro_batch_size: 1\nloss_scale: 2\nnum_layers_per_virtual_pipeline_stage: 1\n"
+        f"language_model: {{recompute_granularity: full, {said}}}\n"
+    )
+    given = settings_file.read(str(tmp_path / "run.yaml"), ())
+    assert answer(DEFECTS[name], recognise("run.yaml", given, dialects(), lambda _: None)).word == word

@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from overlay.desk.audit.upstream_options import options
+from overlay.desk.audit.upstream_options import SWITCH, options
 from overlay.errors import SettingsError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.source import conditions
@@ -111,8 +111,7 @@ class JobSettings(Record):
         found = {}
         for full in self.values:
             last = full.rpartition(".")[2]
-            # A parser that is made of fields has a flag for what is switched off, too.
-            plain = last.removeprefix("no_").removeprefix("disable_")
+            plain = _plain(last)
             passed = any(fnmatchcase(full, pattern) for pattern in self.dialect.passed)
             # Beside flags in YAML there are variables of the environment.
             if (
@@ -124,6 +123,19 @@ class JobSettings(Record):
                 near = get_close_matches(last, ends, n=1, cutoff=0.85)
                 found[full] = near[0] if near else ""
         return found
+
+
+def _plain(key: str) -> str:
+    """Return the name of an option: a parser that is made of fields has a flag for what is off, too."""
+    return key.removeprefix("no_").removeprefix("disable_")
+
+
+def _is_switch(key: str, defaults: dict[str, Any]) -> bool:
+    """Return whether an option takes no value, by its default, or else by its name."""
+    known = [defaults[one] for one in (key, _plain(key)) if one in defaults]
+    return any(one is False or one is SWITCH for one in known) or bool(
+        not known and {"enable", "disable"} & {*key.split("_")}
+    )
 
 
 def recognise(
@@ -156,7 +168,7 @@ def recognise(
     elsewhere += tuple(
         one
         for key, one in values.items()
-        if isinstance(one, Open) and one[:1] in "$`" and defaults.get(key) is False and "." not in key
+        if isinstance(one, Open) and one[:1] in "$`" and "." not in key and _is_switch(key, defaults)
     )
     elsewhere += tuple(
         f"{key}={one}"

@@ -186,7 +186,7 @@ class _Script:
             self._loose.update(f"{word}()" for word in words[:1])
             self._within += [] if self._before == "function" else ["("]
             return
-        self._chained = before in ("&&", "||") or "|" in (before, operator)
+        self._chained = before in ("&&", "||") or operator == "&" or "|" in (before, operator)
         if before != "function" and (words or operator != "\n"):
             self._before = operator
         if words:
@@ -223,7 +223,7 @@ class _Script:
             command = words
         name = command[0].lstrip("\\") if command else ""
         if not command:
-            for word in words:
+            for word in filter(_ASSIGNED.match, words):
                 self._assign(word)
         elif name in _MARKERS:
             self._declare(command[1:])
@@ -326,7 +326,8 @@ class _Script:
             value = self._text(text).replace(_QUOTED, " ")
         sure = not self._within and not self._chained
         perhaps = not sure and isinstance(value, tuple) and not {"do", "function"} & {*self._within}
-        old = self._value(name, () if isinstance(value, tuple) else "") if more or perhaps else None
+        unset = () if isinstance(value, tuple) else os.environ.get(name)
+        old = self._value(name, unset) if more or perhaps else None
         if perhaps:
             value = tuple((one, False) for one, _ in value)
             old = old if more or not isinstance(old, tuple) else tuple((one, False) for one, _ in old)
@@ -350,7 +351,8 @@ class _Script:
         if isinstance(known, tuple) and word[0] == '"':
             return list(known)
         if isinstance(known, tuple):
-            return [(one, sure) for text, sure in known for one in ([text] if "$" in text else text.split())]
+            whole = re.compile("[$`]").search  # not known
+            return [(one, sure) for text, sure in known for one in ([text] if whole(text) else text.split())]
         if _GIVEN.fullmatch(word) and "function" not in self._within and "--" not in self._loose:
             return []  # unless there is a `set --`
         text = self._text(word)

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
 _OVERRIDE = re.compile(r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|(?:model_)?engine)=(.*)$", re.DOTALL)
 #: Words in the place of which there may be any number of settings, and which are no value of a flag then.
-_UNTOLD = re.compile(r"\$(?:[\w@*]+|\{[^{}]*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL)
+_UNTOLD = re.compile(
+    r"\$(?:[\w@*]+|\{(?:[^{}]|\{.*\})*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL
+)
+#: What is filled in before anything reads it: by a shell, by Hydra, or in a template.
+_OPEN = re.compile(r".*[$`].*|.*\{\{.*|\?\?\?|<.*>|@\w+@|%\w+%", re.DOTALL)
 #: What starts a program and hands it what stands behind it.
 _LAUNCHERS = (
     "env", "exec", "mpirun", "nohup", "nsys", "numactl", "python*", "ray", "srun", "stdbuf", "time",
@@ -90,8 +94,8 @@ def _in_script(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], list
     lines, missing = commands(path)
     jobs = [_started(line, programs) for line in lines if line and not _begins(line)]
     most = max((len(job.settings()) for job in jobs), default=0)
-    if most:  # one that has far fewer prepares the job, or waits for it
-        jobs = [job for job in jobs if 2 * len(job.settings()) >= most]
+    if most:  # another program that has far fewer prepares the job, or waits for it
+        jobs = [job for job in jobs if 2 * len(job.settings()) >= most or (job.known and job.settings())]
     else:
         jobs = [_unstarted(word for line in lines if _begins(line) for word in line)]
     found: dict[str, Any] = {}
@@ -119,6 +123,7 @@ def _started(line: list[Word], programs: Sequence[str]) -> _Job:
     if at is None or (at and not any(fnmatchcase(first, one) for one in _LAUNCHERS)):
         shown = [word for (before, _), (word, _) in pairwise(line) if word.endswith(".py") or before == "-m"]
         job.elsewhere.insert(0, f"the program {shown[0] if shown and at is None else line[0][0]}")
+        job.known = False
     return job
 
 
@@ -134,6 +139,8 @@ class _Job:
     """The settings that a program is given."""
 
     def __init__(self, words: Iterable[Word]) -> None:
+        #: Whether its program is known.
+        self.known = True
         self._found: dict[str, list[Any]] = {}
         #: The settings that only a branch gives.
         self._perhaps: set[str] = set()
@@ -186,7 +193,7 @@ def value(text: str) -> Any:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1]
-    if "$" in text or "`" in text or text == "???":
+    if _OPEN.fullmatch(text):
         return Open(text)
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]

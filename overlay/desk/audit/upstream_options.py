@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Stands for a default that the source has no constant for.
 _COMPUTED = Open("computed")
+#: The same of an option that is on or off.
+SWITCH = Open("computed, on or off")
 
 
 def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], dict[str, str]]:
@@ -61,10 +63,11 @@ def _declared(tree: ast.Module) -> Iterator[tuple[str, Any]]:
         for inner in node.body if isinstance(node, ast.ClassDef) else ():
             if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
                 # An upstream may set it otherwise where it makes its configuration.
-                yield inner.target.id, _COMPUTED
+                default = SWITCH if ast.unparse(inner.annotation) == "bool" else _COMPUTED
+                yield inner.target.id, default
                 # Its flags, where they are not called like the field.
                 named = ast.walk(inner.value) if inner.value is not None else ()
-                yield from ((flag, _COMPUTED) for flag in _flags(*named))
+                yield from ((flag, default) for flag in _flags(*named))
 
 
 def _flags(*nodes: ast.AST) -> Iterator[str]:

@@ -32,7 +32,7 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> JobSettings:
         "parser.add_argument('--fast', action='store_true')\n"
         "parser.add_argument('--other', default='x')\n"
         "parser.add_argument('--computed', default=g())\n"
-        "class C:\n    depth: int = 3\n"
+        "class C:\n    depth: int = 3\n    deep: bool = False\n"
     )
     read = write(tmp_path).read
     return recognise(name, settings_file.read(str(tmp_path / name), PROGRAMS), (DIALECT,), read)
@@ -129,6 +129,19 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("x a.fast=false,true --ranks=2", "untold", "a.fast is false,true"),
         ("x --ranks=2 ~a.b a.b=1", "untold", "fast is not in the file"),
         ("x --ranks 2 --fast 1", "untold", "fast is 1"),
+        # What is not known behind a value, or a switch, may be any number of settings.
+        ("x --ranks 2 --other y ${F:+--fast ${F}}", "untold", "fast is not in the file"),
+        ("x --ranks 2 --deep $MORE", "untold", "fast is not in the file"),
+        ("x --ranks 2 --no-deep ${MORE}", "untold", "fast is not in the file"),
+        ("x --ranks 2 --engine-enable-all $MORE", "untold", "fast is not in the file"),
+        ("x --ranks 2 --depth $MORE", "not-met", "fast is off"),
+        ("x --ranks 2 --other y ${D}/${E}", "not-met", "fast is off"),
+        ("A=(--ranks `expr 4 - 2`)\nx --fast ${A[@]}", "untold", "ranks is `expr 4 - 2`"),
+        ("A=(--fast) &\nx --ranks 2 ${A[@]}", "untold", "fast is True in a branch"),
+        ("A+=' --ranks 2'\nx --other y $A", "untold", "fast is not in the file"),
+        ("x --fast --other y --depth 1\nx --ranks 2", "untold", "ranks is 2 in one command of several"),
+        ("y --fast\nx --ranks 2 --depth 1 --other y", "not-met", "fast is off"),
+        ("time N=2\nx --fast --ranks $N", "met", "ranks is 2"),
     ],
 )
 def test_a_command_line(text: str, word: str, why: str, tmp_path: Path) -> None:
@@ -227,6 +240,14 @@ def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
     )
     assert found == {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None, "a.f": "$Y"}
     assert isinstance(found["a.f"], Open)
+
+
+@pytest.mark.parametrize("text", ["{{other}}", "@OTHER@", "%OTHER%", "'<OTHER>'"])
+def test_what_a_template_leaves_open_is_no_value(text: str, tmp_path: Path) -> None:
+    found = answer(
+        a_defect().replace(when=((among("other", "x"),),)), settings(tmp_path, f"x --ranks 2 --other {text}")
+    )
+    assert found.word == "untold"
 
 
 def test_unknown_settings_are_named_with_the_nearest(tmp_path: Path) -> None:
