@@ -37,5 +37,6 @@ def test_the_module_and_its_other_functions_keep_theirs(module: Any) -> None:
 
 
 def test_what_others_have_replaced_in_the_module_is_seen(module: Any) -> None:
-    module.more = 100
-    assert rebound(module.scaled, module, factor=10)(5) == 5 * 3 * 10 + 400
+    own = rebound(module.scaled, module, factor=10)
+    module.more = 100  # also after the patch was put in place
+    assert own(5) == 5 * 3 * 10 + 400
