@@ -238,9 +238,10 @@ class RayJobs(Interception):
         """Return whether the workers of a job read the variables, and refuse the job if they may not."""
         sure = True
         for field in _OTHER_PYTHONS:
-            # With `uv run`, Ray lets workers start as the driver did.
+            # With `uv run`, which sets that variable, Ray lets workers start as the driver did.
             words = str(env.get(field) or "").split()
-            if words and not (field == "py_executable" and os.path.basename(words[0]) == "uv"):
+            uv = field == "py_executable" and "UV_RUN_RECURSION_DEPTH" in os.environ
+            if words and not (uv and os.path.basename(words[0]) == "uv"):
                 sure = False
                 self._refuse(
                     f"{field!r} in the runtime_env of this job gives its workers another Python: if "
