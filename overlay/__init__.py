@@ -135,7 +135,7 @@ def status() -> Status:
 def effects() -> dict[str, dict[str, int | float]]:
     """Return what the patches changed in this process so far: by patch, its figures by their names.
 
-    Patches that are not in place have none, and one that had nothing to do has 0 for `changed`. What each
+    Patches that never were in place have none, and one that had nothing to do has 0 for `changed`. What each
     figure is, its unit, and how those of several processes become one, is in `status()`.
     """
     found = {patch.patch: patch.effect for patch in status().patches}

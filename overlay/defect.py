@@ -150,8 +150,8 @@ def switched(key: str) -> Setting:
 
 
 def given(key: str) -> Setting:
-    """Return the condition that a setting has a value, whatever it is."""
-    return Setting(key=key, other=(None, False))
+    """Return the condition that a setting has a value that switches something on, whatever it is."""
+    return Setting(key=key, other=(None, False, 0, ""))
 
 
 def before(version: str) -> Before:

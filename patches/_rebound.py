@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 
 def rebound(function: Callable[..., Any], module: ModuleType, **names: Any) -> Callable[..., Any]:
-    """Return a function of `module`, no closure, over the module's names and `names`, for one call."""
+    """Return a function of `module`, no closure, over `names` and the module's as they are at each call."""
     from types import FunctionType
 
     told: Any = function
-    made = FunctionType(told.__code__, {**vars(module), **names}, told.__name__, told.__defaults__)
-    made.__kwdefaults__ = told.__kwdefaults__
-    return made
+
+    def call(*given: Any, **named: Any) -> Any:
+        made = FunctionType(told.__code__, {**vars(module), **names}, told.__name__, told.__defaults__)
+        made.__kwdefaults__ = told.__kwdefaults__
+        return made(*given, **named)
+
+    return call

@@ -106,7 +106,7 @@ def _shebang(program: str) -> list[str]:
         with suppress(ValueError):
             words = split(second.removeprefix("'''exec' "))[:1]
     if words and os.path.basename(words[0]) == "env":
-        words = [word for word in words[1:] if word != "-S"]
+        words = words[2 if words[1:2] == ["-S"] else 1 :]  # any other -S is Python's own
     return words if words and _is_python(words[0]) else []
 
 

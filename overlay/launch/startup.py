@@ -40,7 +40,7 @@ def start() -> None:
     known: tuple[type[Exception], ...] = ()
     try:
         from overlay.errors import OverlayError
-        from overlay.launch.workers import RAY
+        from overlay.launch.workers import RAY, SPAWNED
         from overlay.model import settings
         from overlay.runtime.process import here
 
@@ -48,6 +48,7 @@ def start() -> None:
         if settings.armed():
             here().arm(at_start=True)
             RAY.watch()
+            SPAWNED.watch(adds=False)
     except Exception as error:  # noqa: BLE001 -- an interpreter must start, whatever is wrong with overlay
         text = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
         # Somebody who says something else than yes or no to strict mode meant to say something about it.

@@ -238,9 +238,10 @@ class RayJobs(Interception):
         """Return whether the workers of a job read the variables, and refuse the job if they may not."""
         sure = True
         for field in _OTHER_PYTHONS:
-            # With `uv run`, Ray lets workers start as the driver did.
+            # With `uv run`, which sets that variable, Ray lets workers start as the driver did.
             words = str(env.get(field) or "").split()
-            if words and not (field == "py_executable" and os.path.basename(words[0]) == "uv"):
+            uv = field == "py_executable" and "UV_RUN_RECURSION_DEPTH" in os.environ
+            if words and not (uv and os.path.basename(words[0]) == "uv"):
                 sure = False
                 self._refuse(
                     f"{field!r} in the runtime_env of this job gives its workers another Python: if "
@@ -334,7 +335,17 @@ class Spawned(Interception):
 
     def __init__(self) -> None:
         super().__init__("multiprocessing", {"multiprocessing.util": "spawnv_passfds"})
+        #: Whether it adds what arms: where the environment has armed this process, it has all of it.
+        self._adds = True
+        #: By another Python, why it is not armed, empty if it is.
+        self._others: dict[str, str] = {}
         self.renew_lock()
+
+    def watch(self, *, adds: bool = True) -> None:
+        """Stand there. Raises `WorkersError` in strict mode, if a fork server runs that is not armed."""
+        if self._finder is None:
+            self._adds = adds
+        super().watch()
 
     def renew_lock(self) -> None:
         """Make the lock: at first, and in the child of a fork, where the thread that held one is gone."""
@@ -344,7 +355,7 @@ class Spawned(Interception):
         def spawnv_passfds(path: Any, args: Any, passfds: Any) -> Any:
             # The tracker of shared memory and semaphores runs no code of a job.
             tracker = any("resource_tracker" in str(word) for word in args)
-            if self._finder is None or tracker or not self._arms():
+            if self._finder is None or tracker or not self._arms(os.fsdecode(path)) or not self._adds:
                 return original(path, args, passfds)
             with self._lock:
                 added = variables()
@@ -361,7 +372,7 @@ class Spawned(Interception):
 
         return spawnv_passfds if original is not None else None
 
-    def _arms(self) -> bool:
+    def _arms(self, python: str) -> bool:
         """Return whether the next process can be armed, and may be. Raises `WorkersError` in strict mode."""
         said = os.environ.get("OVERLAY") or None
         if settings.says_no(said):
@@ -369,12 +380,21 @@ class Spawned(Interception):
                 self._said.add("no")
                 log.info(f"multiprocessing: spawned processes are not patched, because of OVERLAY={said}")
             return False
-        if reason := self._why_unarmed():
+        if reason := self._why_unarmed() or self._why_other(python):
             self._refuse(
                 f"{_UNPATCHED}: {_NOT_ENABLED}, as {reason}",
                 "call overlay.enable() at the top of the script, above the block for `__main__`",
             )
         return not reason
+
+    def _why_other(self, python: str) -> str:
+        """Return why the Python of `multiprocessing.set_executable` is not armed, empty if it is, or ours."""
+        if python not in (sys.executable, *self._others):
+            from overlay.launch.interpreters import Interpreter, armed_environment, ask, refusal
+
+            other = Interpreter(path=python)
+            self._others[python] = refusal(other, ask(other, armed_environment()))
+        return self._others.get(python, "")
 
     def _look_around(self) -> None:
         if settings.says_no(os.environ.get("OVERLAY", "")) and not _renewed_server():

@@ -471,7 +471,7 @@ def _same_again(session: Session, selection: tuple[str, ...] | None, strict: boo
     if selection in (None, session.chosen.ids) and strict in (None, session.strict):
         return
     msg = (
-        f"overlay is already enabled, with patches={','.join(session.chosen.ids) or 'none'!r} and "
+        f"overlay is already enabled, with patches={','.join(session.chosen.terms) or 'all'!r} and "
         f"strict={session.strict}: call overlay.disable() first to change that"
     )
     raise OverlayError(msg)

@@ -124,8 +124,11 @@ def _look_up(indexed: Indexed, dialect: Dialect) -> Callable[[Setting], list[tup
         # `actor.strategy` decides, and not the `strategy` that `actor.fsdp_config` has as well.
         depth = min((full.count(".") for full, _, _ in named), default=0)
         named = [one for one in named if one[0].count(".") == depth]
-        # An option that this upstream does not have is not set, and says nothing else.
-        return named or ([(key, None, "")] if None in condition.among else [])
+        # An option that this upstream does not have is not set. That says something where the upstream has
+        # others beside it, or where it is asked for.
+        root, dot, _ = key.partition(".")
+        beside = dot and any(one.startswith(root + dot) for one in settings)
+        return named or ([(key, None, "")] if beside or None in condition.among else [])
 
     return look_up
 

@@ -55,6 +55,8 @@ class Entry:
         #: Every site that was put in place and not taken out, those of earlier lives of a module included.
         self.installed: list[InstalledSite] = []
         self._announced = False
+        #: Whether it was in place until it was taken out: what it counted by then stays known.
+        self._was_in_place = False
 
     @property
     def label(self) -> str:
@@ -98,6 +100,7 @@ class Entry:
     def revert(self) -> None:
         """Take out every site, the last one first, and say what could not be."""
         left = take_out(self.installed)
+        self._was_in_place |= bool(self.installed)
         self.installed = []
         for text in left:
             log.warning(f"left behind by {self.label}: {text}")
@@ -140,13 +143,14 @@ class Entry:
 
     def status(self, *, wait: bool = True) -> PatchStatus:
         """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
+        was = self.state == "reverted" and self._was_in_place
         return PatchStatus(
             patch=self.patch.id,
             state=self.state,
             reason=self.reason,
             verdict=self.verdict,
             sites=tuple(status for status, *_ in self._sites()),
-            effect=of_module(module_of(self.patch.id), wait=wait) if self.installed else None,
+            effect=of_module(module_of(self.patch.id), wait=wait) if self.installed or was else None,
         )
 
     def _sites(self) -> list[tuple[SiteStatus, str, str]]:

@@ -129,13 +129,13 @@ DEFECTS = (
         summary="The teacher and the old actor are loaded from the step named for the reference.",
         when=(
             (
-                given("ref_ckpt_step"),
+                other("ref_ckpt_step", None),
                 among("ckpt_step", None),
                 among("opd_type", "megatron"),
                 among("opd_teacher_ckpt_step", None),
             ),
-            (given("ref_ckpt_step"), among("ckpt_step", None), switched("keep_old_actor")),
-            (given("opd_teacher_ckpt_step"), among("ckpt_step", None), switched("keep_old_actor")),
+            (other("ref_ckpt_step", None), among("ckpt_step", None), switched("keep_old_actor")),
+            (other("opd_teacher_ckpt_step", None), among("ckpt_step", None), switched("keep_old_actor")),
         ),
         sites=(_OTHER,),
         patch="slime.other-models",

@@ -304,9 +304,13 @@ def test_what_ray_will_not_take_is_left_to_ray(fake: FakeRay, env: Any) -> None:
 
 
 @pytest.mark.parametrize("field", ["conda", "container", "image_uri", "py_executable"])
-def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_python_is_heard_of(
+    fake: FakeRay, field: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.jobs.watch()
-    env = {field: "other"}
+    # Where `uv run` has not started the driver, that is another Python as well.
+    monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
+    env = {field: "uv run" if field == "py_executable" else "other"}
     assert fake.start(env) == fake.start(env) == {**env, "env_vars": TOLD}
     said = capsys.readouterr().err
     assert said.count(f"'{field}' in the runtime_env of this job") == 1
@@ -320,6 +324,7 @@ def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.Ca
     assert fake.shut_down == 1
     # Who says that they are armed is believed.
     fake.start({**env, "env_vars": {"OVERLAY": "1"}})
+    monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
     fake.start({"py_executable": "uv run --with x"})
 
 

@@ -132,6 +132,12 @@ def test_an_interpreter_that_reads_no_start_up_files_is_refused(worksite: Venv) 
         assert "reads no start-up files: leave out -S" in done.stderr
     # Behind -c and -m, and behind the script, it is another's option.
     assert selected(run(worksite, "python", "-I", "-c", "print('ran')", "-S")) == ["ran"]
+    script = worksite.folder / "unarmed.py"
+    script.write_text(f"#!/usr/bin/env -S {worksite.python} -S\nprint('ran')\n")
+    script.chmod(0o755)
+    done = run(worksite, "--patches", "none", str(script))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "reads no start-up files: leave out -S" in done.stderr
 
 
 def test_variables_that_env_takes_away_start_nothing(worksite: Venv) -> None:

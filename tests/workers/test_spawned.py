@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,18 @@ from worksite import ARMED, PATCHED, PLAIN, Venv
 SCRIPT = str(Path(__file__).parent / "spawning.py")
 PACK = {name: value for name, value in ARMED.items() if name != "OVERLAY"}
 STARTED = {f"{kind} {method}" for kind in ("in_process", "pool") for method in ("spawn", "forkserver")}
+
+
+OTHER = f"""
+import multiprocessing, sys
+
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+multiprocessing.set_executable({sys.executable!r})
+from probe import in_process
+
+{{}}
+print(in_process("spawn"))
+"""
 
 
 def found_by(done: Any) -> dict[str, int]:
@@ -73,3 +86,17 @@ def test_where_no_process_is_armed_it_is_loud(worksite: Venv, tmp_path: Path) ->
     assert done.stderr.count("run without patches: overlay is not enabled at their start, as ") == 1
     assert strict.returncode == 1
     assert "WorkersError: multiprocessing: " in strict.stderr
+
+
+@pytest.mark.parametrize(
+    ("enabled", "environ"), [("import overlay; overlay.enable()", PACK), ("", ARMED)], ids=["enable", "armed"]
+)
+def test_another_python_that_is_not_armed_is_loud(
+    worksite: Venv, enabled: str, environ: dict[str, str]
+) -> None:
+    done = worksite.run("-c", OTHER.format(enabled), **environ)
+    assert done.stdout == f"{PLAIN}\n", done.stderr
+    assert done.stderr.count(f"{sys.executable} is a different Python, without overlay") == 1
+    strict = worksite.run("-c", OTHER.format(enabled), **environ, OVERLAY_STRICT="1")
+    assert "WorkersError: multiprocessing: processes that it starts run without patches" in strict.stderr
+    assert strict.returncode == 1

@@ -120,6 +120,9 @@ IDLE = "applied, but had nothing to do: up.doubled"
         (("-1",), "", f"in this process: {IDLE}"),
         (("-1",), "0", f"on rank 0: {IDLE}"),
         (("3",), "", "in this process: up.doubled looked at 1 call and changed nothing"),
+        # What was counted before it was disabled was done, and what never was in place had no chance.
+        (("5,10,11,-1", "overlay.disable()"), "", f"in this process: {CHANGED}"),
+        (("unused", "overlay.disable()"), "", ""),
         # The child of a fork says what it did itself.
         (
             ("", "pid = os.fork()\nif pid: os.waitpid(pid, 0); os._exit(0)\nup.double(12)"),

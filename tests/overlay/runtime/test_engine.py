@@ -129,7 +129,7 @@ def test_enabling_again_with_other_settings_is_an_error(upstream: Upstream, engi
     engine = engines(upstream.patch())
     engine.enable("all")
     engine.enable("fakeup.*", strict=False)
-    with pytest.raises(OverlayError, match=r"already enabled, with patches='fakeup.scale' and strict=False"):
+    with pytest.raises(OverlayError, match=r"already enabled, with patches='all' and strict=False"):
         engine.enable("none")
     with pytest.raises(OverlayError, match="disable"):
         engine.enable(strict=True)

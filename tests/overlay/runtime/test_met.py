@@ -111,6 +111,20 @@ def test_options_that_are_not_there_meet_nothing(defect: Defect) -> None:
         assert why(defect, dialect_of(defect), [{}]) is None
 
 
+def test_an_option_that_stood_beside_others_in_another_release_is_not_set() -> None:
+    sent = DEFECTS["verl.lora-unmerged-sent"]
+    given = {"actor.strategy": "fsdp2", "model.lora_rank": 8, "model.lora.merge": True}
+    assert why(sent, VERL, [{**given, "trainer.use_legacy_worker_impl": "auto"}]) is None
+    assert why(sent, VERL, [{**given, "trainer.logger": ["console"]}])  # as in verl 0.8
+
+
+@pytest.mark.parametrize("off", [0, "", False, None])
+def test_what_is_off_is_not_given(off: Any) -> None:
+    given = {"mtp_num_layers": 1, "context_parallel_size": 2}
+    assert why(DEFECTS["megatron.mtp-mean-of-means"], FLAGS, [given])
+    assert why(DEFECTS["megatron.mtp-mean-of-means"], FLAGS, [{**given, "mtp_num_layers": off}]) is None
+
+
 def test_parts_are_not_mixed() -> None:
     defect = DEFECTS["slime.eps-clip-c-ignored"]
     all_three = {"eps_clip_c": 3.0, "train_backend": "megatron", "advantage_estimator": "grpo"}
