@@ -65,7 +65,7 @@ def _parser(asked: list[str]) -> tuple[argparse.ArgumentParser, set[str]]:
     """
     parser = argparse.ArgumentParser(
         prog="overlay",
-        description="Fixes for known defects in an installed Megatron-Core, slime, miles or verl.",
+        description="Patches for known defects in an installed Megatron-Core, slime, miles or verl.",
         epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied, or (audit) a defect is "
         "not patched; 2 wrong usage or setting, or unwritable output. More: docs/settings.md.",
         allow_abbrev=False,
