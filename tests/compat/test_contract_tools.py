@@ -46,7 +46,7 @@ def test_a_patch_that_is_never_reached_proves_nothing_but_on_upstream_alone() ->
     done = python("-W", "ignore", "-c", NEVER_REACHED)
     assert done.returncode == 1
     assert "PatchError: megatron.recompute is waiting" in done.stderr
-    assert python("-W", "ignore", "-c", NEVER_REACHED, **{PROVE: ALONE}).stdout == "found: 17\n"
+    assert python("-W", "ignore", "-c", NEVER_REACHED, seconds=120, **{PROVE: ALONE}).stdout == "found: 17\n"
 
 
 def test_what_one_forked_rank_finds_is_found() -> None:

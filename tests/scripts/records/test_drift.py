@@ -12,6 +12,7 @@ from fake_upstream import MemoryTree
 
 from overlay.desk.prove.rows import row_of
 from overlay.patch import Calls, Patch, Project, one_target, replaced, variant
+from overlay.source.decide import decide
 from overlay.source.table import Row, Table
 from records import drift
 from records._drift_history import Repository
@@ -174,7 +175,6 @@ def test_a_commit_is_decided_on_again_only_if_it_changed_what_was_read(
         history.commit(day, other=f"x = {day}\n")
     history.commit(7, core=SOURCE + "z = 1\n")
     asked: list[int] = []
-    decide = drift.decide
 
     def counted(*given: Any) -> Any:
         asked.append(1)
