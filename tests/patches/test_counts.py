@@ -209,6 +209,16 @@ def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"calls": 3, "changed": 1}
 
 
+@counting("megatron.mtp-without-tokens")
+def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
+    roll = fix.roll_tensor(lambda tensor: (tensor, tensor.sum()), NO_MODULE)
+    for mask in (torch.ones(3), torch.zeros(3), torch.zeros(3, dtype=torch.bfloat16)):
+        roll(mask)
+    # Labels are shifted by the same function, and words may have the number zero.
+    assert roll(torch.zeros(3, dtype=torch.long))[1] == 1
+    return {"calls": 3, "changed": 2}
+
+
 def test_of_a_device_that_must_not_be_waited_for_nothing_is_claimed() -> None:
     counts = part("megatron.mtp-without-tokens", "effect").EFFECT
     counts.clear()
@@ -570,6 +580,21 @@ def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]
             schedule(model=model, forward_only=only, **call)
         assert counts.read() == {"changed": 1, "times": times}
     return {"changed": 1, "times": data * context}
+
+
+@counting("slime.eval-settings")
+def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
+    asked: list[Any] = []
+    module = ModuleType("rollout")
+    # It is run over the names of its module, and others.
+    text = "async def run(args, rollout_id, data_set):\n    generate_and_rm(sampling_params={'top_p': 1})"
+    exec(text, vars(module))  # noqa: S102 -- it is written above
+    vars(module)["generate_and_rm"] = lambda **said: asked.append(said["sampling_params"])
+    run = fix.make_run(vars(module)["run"], module)
+    for stop in (["</a>"], None):
+        asyncio.run(run(SimpleNamespace(), 0, SimpleNamespace(stop=stop)))
+    assert asked == [{"top_p": 1, "stop": ["</a>"]}, {"top_p": 1}]
+    return {"calls": 2, "changed": 1}
 
 
 @counting("verl.multimodal-caches")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from overlay.patches._packed_loss.attachment import true_arguments
 from overlay.patches.slime import loss_memory as fix
 
 torch: Any = pytest.importorskip("torch")
@@ -112,3 +113,54 @@ def test_rows_and_tokens_that_do_not_fit_are_an_error(module: Any) -> None:
     )
     with pytest.raises(ValueError, match="4 response tokens, and 3 rows"):
         fix.make_lists(lambda: None, module)(logits(), **batch())
+
+
+def test_releases_differ_in_what_they_return_and_take(module: Any) -> None:
+    x, given = logits(), batch()
+    padded = fix.make_lists(lambda: None, module)
+    assert set(padded(x, max_seq_lens=None, **given)) == {"log_probs", "entropy"}
+    empty, lists = fix.make_pair(lambda: None, module)(x, max_seq_lens=None, **given)
+    assert empty.shape == (0,)
+    assert set(lists) == {"log_probs", "entropy"}
+    asked: list[dict[str, Any]] = []
+
+    def original(_logits: Any, **more: Any) -> str:
+        asked.append(more)
+        return "upstream's"
+
+    with_sets = fix.make_pair(original, module)
+    assert set(with_sets(x, **given)[1]) == {"log_probs", "entropy"}
+    assert not asked
+    sets = {"top_p_token_ids": [[1]], "top_p_token_offsets": [[0, 1]]}
+    assert with_sets(x, **given, **sets) == "upstream's"
+    assert asked == [{**given, **sets}]
+
+
+@pytest.mark.parametrize("make", [fix.loss, fix.loss_with_top_p])
+def test_nothing_is_attached_where_the_logits_come_from_here(make: Any) -> None:
+    seen: list[Any] = []
+
+    def original(args: Any, *more: Any) -> None:
+        seen.append((args, more))
+
+    function = make(original, ModuleType("loss"))
+    more = list(range(4))
+    given = arguments(allgather_cp=True)
+    function(given, *more)
+    args, passed = seen.pop()
+    assert not args.allgather_cp
+    assert passed == tuple(more)
+    assert true_arguments(args) is given
+    assert given.allgather_cp
+    for other in (arguments(allgather_cp=True, loss_type="value_loss"), arguments()):
+        function(other, *more)
+        assert seen.pop()[0] is other
+        assert true_arguments(other) is other
+
+
+def test_with_top_p_sets_upstream_attaches_as_it_does() -> None:
+    seen: list[Any] = []
+    function = fix.loss_with_top_p(lambda args, *_: seen.append(args), ModuleType("loss"))
+    for share, attached in ((1.0, False), (0.9, True)):
+        function(arguments(allgather_cp=True, rollout_top_p=share), {}, 1, 1, None)
+        assert seen.pop().allgather_cp is attached

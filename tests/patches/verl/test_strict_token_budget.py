@@ -169,6 +169,20 @@ def test_the_error_has_the_numbers_and_the_way_out(
         assert not [word for word in words if word not in message], message
 
 
+def test_a_rank_without_overlay_raises_on_what_another_cannot_do() -> None:
+    asked: list[int] = []
+
+    def agree(own: int) -> int:
+        asked.append(own)
+        return own
+
+    for arguments in ((1, 9, [9], [9]), (10**6, 3, [], [])):
+        with pytest.raises(TokenBudgetError):
+            settle(*arguments, cap=8, agree=agree, group_size=3)
+    # verl's own check is that there are no more micro-batches than samples.
+    assert min(asked) > 10**9
+
+
 def test_a_group_over_the_limit_is_alone_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(log, "warning", said.append)

@@ -12,7 +12,7 @@ from fake_upstream import MemoryTree
 
 from overlay.desk.prove.rows import row_of
 from overlay.patch import Calls, Patch, Project, one_target, replaced, variant
-from overlay.source.decide import decide as decide_on
+from overlay.source.decide import decide
 from overlay.source.table import Row, Table
 from records import drift
 from records._drift_history import Repository
@@ -178,7 +178,7 @@ def test_a_commit_is_decided_on_again_only_if_it_changed_what_was_read(
 
     def counted(*given: Any) -> Any:
         asked.append(1)
-        return decide_on(*given)
+        return decide(*given)
 
     monkeypatch.setattr(drift, "decide", counted)
     walked(history)
