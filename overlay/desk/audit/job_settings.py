@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import takewhile
 
 from overlay.desk.audit.upstream_options import SWITCH, options
 from overlay.errors import SettingsError
@@ -150,7 +151,7 @@ def recognise(
         read: Reads a file of the upstreams that are there.
 
     """
-    values, elsewhere = given
+    values, elsewhere = {**given[0]}, given[1]
     scores = {
         dialect.name: sum(any(fnmatchcase(key, mark) for mark in dialect.marks) for key in values)
         for dialect in dialects
@@ -164,12 +165,15 @@ def recognise(
         )
     declared, missing = options(best, read)
     defaults = declared | best.defaults
-    # A word after a switch is no value of it, and may be any number of settings.
-    elsewhere += tuple(
-        one
+    # A word after a switch is no value of it, and may be any number of settings, also of those before it.
+    unclear = [
+        key
         for key, one in values.items()
         if isinstance(one, Open) and one[:1] in "$`" and "." not in key and _is_switch(key, defaults)
-    )
+    ]
+    elsewhere += tuple(values[key] for key in unclear)
+    for key in takewhile(lambda key: key != unclear[-1], [*values] if unclear else ()):
+        values[key] = Open(f"{values[key]} unless {elsewhere[-1]} sets it")
     elsewhere += tuple(
         f"{key}={one}"
         for key, patterns in best.whole.items()

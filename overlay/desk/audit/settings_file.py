@@ -144,6 +144,8 @@ class _Job:
         self._found: dict[str, list[Any]] = {}
         #: The settings that only a branch gives.
         self._perhaps: set[str] = set()
+        #: The settings given before a word that may stand for others: the last one counts.
+        self._before: dict[str, str] = {}
         #: What stands for any number of words, or is not known.
         self.elsewhere: list[str] = []
         #: The flag that the next word may be a value of.
@@ -155,7 +157,10 @@ class _Job:
     def settings(self) -> dict[str, Any]:
         """Return the settings by key."""
         found = {key: _joined(one) for key, one in self._found.items()}
-        return found | {key: Open(f"{found[key]} in a branch") for key in self._perhaps}
+        found |= {key: Open(f"{found[key]} in a branch") for key in self._perhaps}
+        return found | {
+            key: Open(f"{found[key]} unless {word} sets it") for key, word in self._before.items()
+        }
 
     def _take(self, word: str, *, sure: bool) -> None:
         option, override = _FLAG.match(word), _OVERRIDE.match(word)
@@ -176,9 +181,13 @@ class _Job:
             self._flag = flag
         elif word not in ("", "--"):
             self.elsewhere.append(word)
+            if re.search("[$`]", word):
+                self._before.update(dict.fromkeys(self._found, word))
 
     def _put(self, key: str, values: list[Any], *, sure: bool) -> None:
         self._found[key] = values
+        if sure:
+            self._before.pop(key, None)
         (self._perhaps.discard if sure else self._perhaps.add)(key)
 
 

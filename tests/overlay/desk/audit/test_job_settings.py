@@ -135,6 +135,13 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("x --ranks 2 --no-deep ${MORE}", "untold", "fast is not in the file"),
         ("x --ranks 2 --engine-enable-all $MORE", "untold", "fast is not in the file"),
         ("x --ranks 2 --depth $MORE", "not-met", "fast is off"),
+        # The last one counts.
+        ("x --fast --ranks 1 $MORE", "untold", "ranks is 1 unless $MORE sets it"),
+        ("x --fast --ranks 1 --deep $MORE", "untold", "ranks is 1 unless $MORE sets it"),
+        ("x $MORE --fast --ranks 1", "not-met", "ranks is 1"),
+        ("x --fast --ranks 2 $MORE --ranks 1", "not-met", "ranks is 1"),
+        # Hydra takes its groups first.
+        ("x a.fast=true a.ranks=1 optim=big", "not-met", "a.ranks is 1"),
         ("x --ranks 2 --other y ${D}/${E}", "not-met", "fast is off"),
         ("A=(--ranks `expr 4 - 2`)\nx --fast ${A[@]}", "untold", "ranks is `expr 4 - 2`"),
         ("A=(--fast) &\nx --ranks 2 ${A[@]}", "untold", "fast is True in a branch"),
