@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ def test_a_patch_that_comes_too_late_says_so(
     np = pytest.importorskip("numpy")
     batch = {"response_mask": torch.ones(2, 3)}
     data = SimpleNamespace(batch=batch, non_tensor_batch={"uid": np.array(["a", "a"], dtype=object)})
-    compute = compute_advantage(lambda data, *_, **__: data, None)
+    compute = compute_advantage(lambda data, *_, **__: data, ModuleType("verl"))
     assert compute(data, "grpo", config={"rollout_correction": correction}) is data
     assert compute(data, "grpo") is data
     assert capsys.readouterr().err.count("does nothing with rollout_correction.bypass_mode") == count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -21,6 +21,6 @@ def test_only_a_model_that_has_hooks_is_counted(overlaps: bool) -> None:
             config.no_sync_func = chunks[0].no_sync
 
     EFFECT.clear()
-    register_megatron_training_hooks(original, None)(model, None)
+    register_megatron_training_hooks(original, ModuleType("verl"))(model, None)
     assert config.no_sync_func == ([1, 2] if overlaps else None)
     assert EFFECT.changed == overlaps
