@@ -343,8 +343,7 @@ class Spawned(Interception):
 
     def watch(self, *, adds: bool = True) -> None:
         """Stand there. Raises `WorkersError` in strict mode, if a fork server runs that is not armed."""
-        if self._finder is None:
-            self._adds = adds
+        self._adds = adds
         super().watch()
 
     def renew_lock(self) -> None:
@@ -405,7 +404,7 @@ class Spawned(Interception):
 
     def leave(self) -> None:
         """Restore the original."""
-        there = self._finder is not None
+        there = self._finder is not None and self._adds
         super().leave()
         if there and not settings.says_no(os.environ.get("OVERLAY", "")):
             way_out = "set os.environ['OVERLAY'] = '0' before they start"

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from overlay import log
 from overlay.compat.projects import VERL
 from overlay.effect import effect
 from overlay.patch import Patch, around, one_target, replaced, variant
@@ -9,6 +10,10 @@ from overlay.patch import Patch, around, one_target, replaced, variant
 #: They compare the responses of a group, and take one that is alone.
 _ESTIMATORS = ("grpo", "grpo_vectorized", "opo", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized")
 EFFECT = effect(__name__, "response", did="left out of its group")
+_TOO_LATE = (
+    "verl.rejected-in-groups does nothing with rollout_correction.bypass_mode: responses are rejected in the "
+    "loss, when they have their advantages"
+)
 
 
 @around
@@ -16,6 +21,9 @@ def compute_advantage(original: Any, data: Any, adv_estimator: Any, *rest: Any, 
     """Give each rejected response a group of its own, if two others are left in its group."""
     if getattr(adv_estimator, "value", adv_estimator) not in _ESTIMATORS or "response_mask" not in data.batch:
         return original(data, adv_estimator, *rest, **named)
+    correction = (named.get("config") or {}).get("rollout_correction") or {}
+    if correction.get("bypass_mode") and correction.get("rollout_rs"):
+        log.warning(_TOO_LATE)
     groups = data.non_tensor_batch["uid"]
     keeps = (data.batch["response_mask"].sum(-1) > 0).tolist()
     left: dict[Any, int] = {}
@@ -45,8 +53,8 @@ PATCH = Patch(
     "sample of the rollout's policy. An open pull request takes the patch's (#6452).",
     opt_in=True,
     changes=("numbers",),
-    met="algorithm.rollout_correction.rollout_rs with a group estimator: grpo, rloo, opo, or "
-    "reinforce_plus_plus_baseline.",
+    met="algorithm.rollout_correction.rollout_rs without bypass_mode, with a group estimator: grpo, rloo, "
+    "opo, or reinforce_plus_plus_baseline.",
     upstream=("verl-project/verl#6452",),
     targets=one_target(
         VERL, variant("0.6", replaced("verl.trainer.ppo.ray_trainer:compute_advantage", compute_advantage))

@@ -32,7 +32,7 @@ def register_megatron_training_hooks(original: Any, model: Any, optimizer: Any) 
                 setattr(config, name, before[name])
     for name, of_chunks in hooks.items():
         setattr(config, name, of_chunks or before[name])
-    EFFECT.changed += 1
+    EFFECT.changed += any(hooks.values())
 
 
 PATCH = Patch(
