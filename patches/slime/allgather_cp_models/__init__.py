@@ -24,7 +24,7 @@ def validate(original: Any, args: Any, hf_config: Any) -> None:
         EFFECT.changed += 1
         raise ValueError(
             "--allgather-cp splits sequences in order, and the layers of "
-            f"{', '.join(names) or 'this model'} expect zigzag halves on each rank: it is for "
+            f"{', '.join(names) or 'this model'} expect the two halves of each rank (zigzag): it is for "
             f"{' and '.join(IN_ORDER)}. Leave it out"
         )
     original(args, hf_config)

@@ -27,7 +27,7 @@ def make_build(original: Any, module: Any) -> Any:
         more = {name: value for name, value in (defaults or {}).items() if name in known - rules.keys()}
         names = {name for rule in rules.values() for name in rule["default_keys"]}
         if unknown := sorted({*(defaults or {})} - known - names):
-            log.warning(f"eval.defaults has keys that slime ignores: {', '.join(unknown)}")
+            log.warning(f"eval.defaults has what slime does not know: {', '.join(unknown)}")
         given = [dict(one or {}) for one in raw_config]
         EFFECT.calls += len(given)
         EFFECT.changed += sum(bool(more.keys() - one.keys()) for one in given)
