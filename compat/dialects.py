@@ -233,6 +233,7 @@ VERL = Dialect(
         ("algorithm.*", "*", "log_prob_use_dynamic_bsz", False),
         ("optim.*", "*", "use_dynamic_bsz", True),
         ("engine", "*", "use_dynamic_bsz", True),
+        ("engine.*", "*", "use_dynamic_bsz", True),
         ("data.*", "*", "use_dynamic_bsz", ...),
     ),
     whole={

@@ -177,6 +177,7 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         # verl 0.8.0, sft_trainer_engine.yaml:20: SFT packs by tokens unless it is told not to.
         ("verl.budget-exceeded", "data.train_files=a trainer.total_epochs=2", "untold"),
         ("verl.budget-exceeded", "optim.lr=1e-5 data.use_dynamic_bsz=False", "not-met"),
+        ("verl.budget-exceeded", "engine.strategy=fsdp trainer.total_epochs=2", "met"),
         ("verl.budget-exceeded", "algorithm.adv_estimator=grpo data.train_files=a", "not-met"),
         # 0.8.0, workers/engine/utils.py:78: one function cuts batches for either.
         ("verl.budget-error-on-one-rank", "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True", "untold"),

@@ -390,5 +390,7 @@ class _Script:
         value = self._value(name or inner, ())
         value = os.environ.get(name or inner, value) if value == () else value
         if value == () or (value == "" and sign and sign[0] == ":"):
+            if sign and sign[-1] == "=":
+                self._assign(f"{inner}={default}")
             return self._text(default, quoted=quoted) if sign else None
         return value if isinstance(value, str) and not (sign and re.search("[$`]", value)) else None

@@ -148,6 +148,8 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("A+=' --ranks 2'\nx --other y $A", "untold", "fast is not in the file"),
         ("x --fast --other y --depth 1\nx --ranks 2", "untold", "ranks is 2 in one command of several"),
         ("y --fast\nx --ranks 2 --depth 1 --other y", "not-met", "fast is off"),
+        (': "${N:=4}"\nx --fast --ranks ${N:-1}', "met", "ranks is 4"),
+        ("if y; then : ${N:=4}; fi\nx --fast --ranks ${N:-1}", "untold", "ranks is ${N:-1}"),
         ("time N=2\nx --fast --ranks $N", "met", "ranks is 2"),
     ],
 )
