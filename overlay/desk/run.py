@@ -123,17 +123,20 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code with which nothing is started, 0 if all is well. Raises what a setting raises."""
-    from overlay.launch.doctor import ask, interpreter_of, on_path, refusal
+    from overlay.launch.doctor import ask, interpreter_of, interpreter_of_ranks, on_path, refusal
 
     path = environ.get("PATH")
     known, checked = interpreter_of(words, path), False
+    ranks = interpreter_of_ranks(words, environ)
     unpatched: dict[str, str] = {}
-    for interpreter in [known] if known else on_path(path):  # a script may start `python` or `python3`
+    # A script may start `python` or `python3`.
+    for interpreter in (*([known] if known else on_path(path)), *([ranks] if ranks else ())):
+        sure = known is not None or interpreter is ranks
         try:
             answer = ask(interpreter, environ)
         except OSError as error:
             reason = f"{interpreter.path} cannot be asked whether it would be: {error}"
-            if known:
+            if sure:
                 say(f"the command was not started: {reason}")
                 return EXIT_NO_COMMAND
             unpatched[os.path.basename(interpreter.path)] = reason
@@ -142,7 +145,7 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
             _check(environ)
             checked = True
         if reason := refusal(interpreter, answer):
-            if known is None:
+            if not sure:
                 unpatched[os.path.basename(interpreter.path)] = reason
                 continue
             say(f"the command was not started, because its Python would not be patched: {reason}")

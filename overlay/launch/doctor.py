@@ -68,6 +68,15 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
     return None
 
 
+def interpreter_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> Interpreter | None:
+    """Return the Python that torchrun is told to start its ranks with, `None` if it is not told."""
+    path = environ.get("PATH")
+    if "--no-python" not in words:
+        return interpreter_of([environ.get("PYTHON_EXEC", "")], path)
+    after = range(words.index("--no-python") + 1, len(words))
+    return next(filter(None, (interpreter_of(words[at:], path) for at in after)), None)
+
+
 def _is_python(program: str) -> bool:
     """Return whether a program is called as Python is."""
     name = os.path.basename(program)

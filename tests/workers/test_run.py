@@ -116,6 +116,21 @@ def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> N
         assert f"have the job start {worksite.python}," in done.stderr
 
 
+@pytest.mark.parametrize("way", ["--no-python", "PYTHON_EXEC"])
+def test_ranks_that_torchrun_starts_with_another_python_are_not_started(
+    way: str, worksite: Venv, other: Venv
+) -> None:
+    launcher = worksite.folder / "bin" / "torchrun"
+    launcher.write_text(f"#!{worksite.python}\nprint('ran')\n")
+    launcher.chmod(0o755)
+    words, environ = ["--no-python", str(other.python), "x.py"], {}
+    if way != "--no-python":
+        words, environ = ["x.py"], {way: str(other.python)}
+    done = run(worksite, str(launcher), "--nproc-per-node", "2", *words, **environ)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{other.python} is a different Python, without overlay" in done.stderr
+
+
 def test_a_script_of_this_python_is_started(worksite: Venv) -> None:
     script = worksite.folder / "bin" / "mine"
     script.write_text(f"#!{worksite.python}\n{PROBE}\n")
