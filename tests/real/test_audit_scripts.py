@@ -15,21 +15,21 @@ pytestmark = pytest.mark.real
 
 #: What upstreams' scripts do that was once read wrongly, each with flags enough for a job.
 CAUSES = {
-    "an item of an array": "A=(\n  model_engine=megatron\n  {verl}\n)\npython3 -m x ${{A[@]}}",
-    "an engine that is a variable": "python3 -m x --config-name=$C model_engine=$E {verl}",
-    "words from elsewhere": "python3 -m x {verl} $MORE",
-    "branches": "if [ $# = 0 ]; then\n  CP=4\nelse\n  CP=1\nfi\ntorchrun x.py {flags} {cp} $CP",
-    "an item in a branch": "A=({flags})\n[ $# = 1 ] || A+=({cp} 2)\ntorchrun x.py ${{A[@]}}",
-    "arithmetic": "CP=2\nCP=$((CP*4))\ntorchrun x.py {flags} {cp} $CP",
-    "a loop": "CP=1\nfor one in 1 2; do CP=$one; done\ntorchrun x.py {flags} {cp} $CP",
-    "a function": "CP=1\nsettle() {{\n  CP=8\n}}\nsettle\ntorchrun x.py {flags} {cp} $CP",
-    "quotes over lines": 'A="\n  {flags}\n  {cp} 2"\ntorchrun x.py $A',
-    "an array that is not passed on": "A=({cp} 2)\ntorchrun x.py {flags}",
-    "a document": "cat > /tmp/x <<END\n{cp} 2\nEND\ntorchrun x.py {flags}",
-    "a command that ends early": "torchrun x.py {flags}\n   {cp} 2 # no backslash before",
-    "a default": "CP=${{CP:-2}}\ntorchrun x.py {flags} {cp} ${{CP}}",
+    "an item of an array": "A=(\n  model_engine=megatron\n  {verl}\n)\npython3 -m verl.trainer.main_ppo ${{A[@]}}",
+    "an engine that is a variable": "python3 -m verl.trainer.main_ppo --config-name=$C model_engine=$E {verl}",
+    "words from elsewhere": "python3 -m verl.trainer.main_ppo {verl} $MORE",
+    "branches": "if [ $# = 0 ]; then\n  CP=4\nelse\n  CP=1\nfi\ntorchrun train.py {flags} {cp} $CP",
+    "an item in a branch": "A=({flags})\n[ $# = 1 ] || A+=({cp} 2)\ntorchrun train.py ${{A[@]}}",
+    "arithmetic": "CP=2\nCP=$((CP*4))\ntorchrun train.py {flags} {cp} $CP",
+    "a loop": "CP=1\nfor one in 1 2; do CP=$one; done\ntorchrun train.py {flags} {cp} $CP",
+    "a function": "CP=1\nsettle() {{\n  CP=8\n}}\nsettle\ntorchrun train.py {flags} {cp} $CP",
+    "quotes over lines": 'A="\n  {flags}\n  {cp} 2"\ntorchrun train.py $A',
+    "an array that is not passed on": "A=({cp} 2)\ntorchrun train.py {flags}",
+    "a document": "cat > /tmp/x <<END\n{cp} 2\nEND\ntorchrun train.py {flags}",
+    "a command that ends early": "torchrun train.py {flags}\n   {cp} 2 # no backslash before",
+    "a default": "CP=${{CP:-2}}\ntorchrun train.py {flags} {cp} ${{CP}}",
     "another script": "bash -c true\nbash other.sh {flags}",
-    "what it must not do": "pkill -9 python; kill -9 1; rm -rf /; exec torchrun x.py {flags}",
+    "what it must not do": "pkill -9 python; kill -9 1; rm -rf /; exec torchrun train.py {flags}",
 }
 CP = "--context-parallel-size"
 FLAGS = "--num-layers 2 --num-experts 4 --hf-checkpoint x --fp16 --lambd 1 --gamma 1 --kl-coef 0 --colocate"
@@ -39,7 +39,7 @@ VERL = " ".join(f"actor_rollout_ref.actor.a{one}=1" for one in range(8))
 def test_a_script_and_its_command_line_agree(tmp_path: Path) -> None:
     for name, text in CAUSES.items():
         (tmp_path / f"{name}.sh").write_text(text.format(flags=FLAGS, verl=VERL, cp=CP))
-    (tmp_path / "other.sh").write_text(f"torchrun x.py $@ {CP} 2")
+    (tmp_path / "other.sh").write_text(f"torchrun train.py $@ {CP} 2")
     try:
         found, refused = scripts.compare(tmp_path, InstalledTree([str(tmp_path)]))
     except NoNamespaceError as error:
