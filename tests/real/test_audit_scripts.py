@@ -15,9 +15,9 @@ pytestmark = pytest.mark.real
 
 #: What upstreams' scripts do that was once read wrongly, each with flags enough for a job.
 CAUSES = {
-    "an item of an array": "A=(\n  model_engine=megatron\n  {verl}\n)\npython3 -m verl.trainer.main_ppo ${{A[@]}}",
-    "an engine that is a variable": "python3 -m verl.trainer.main_ppo --config-name=$C model_engine=$E {verl}",
-    "words from elsewhere": "python3 -m verl.trainer.main_ppo {verl} $MORE",
+    "an item of an array": "A=(\n  model_engine=megatron\n  {verl}\n)\npython3 -m {ppo} ${{A[@]}}",
+    "an engine that is a variable": "python3 -m {ppo} --config-name=$C model_engine=$E {verl}",
+    "words from elsewhere": "python3 -m {ppo} {verl} $MORE",
     "branches": "if [ $# = 0 ]; then\n  CP=4\nelse\n  CP=1\nfi\ntorchrun train.py {flags} {cp} $CP",
     "an item in a branch": "A=({flags})\n[ $# = 1 ] || A+=({cp} 2)\ntorchrun train.py ${{A[@]}}",
     "arithmetic": "CP=2\nCP=$((CP*4))\ntorchrun train.py {flags} {cp} $CP",
@@ -31,14 +31,14 @@ CAUSES = {
     "another script": "bash -c true\nbash other.sh {flags}",
     "what it must not do": "pkill -9 python; kill -9 1; rm -rf /; exec torchrun train.py {flags}",
 }
-CP = "--context-parallel-size"
+CP, PPO = "--context-parallel-size", "verl.trainer.main_ppo"
 FLAGS = "--num-layers 2 --num-experts 4 --hf-checkpoint x --fp16 --lambd 1 --gamma 1 --kl-coef 0 --colocate"
 VERL = " ".join(f"actor_rollout_ref.actor.a{one}=1" for one in range(8))
 
 
 def test_a_script_and_its_command_line_agree(tmp_path: Path) -> None:
     for name, text in CAUSES.items():
-        (tmp_path / f"{name}.sh").write_text(text.format(flags=FLAGS, verl=VERL, cp=CP))
+        (tmp_path / f"{name}.sh").write_text(text.format(flags=FLAGS, verl=VERL, cp=CP, ppo=PPO))
     (tmp_path / "other.sh").write_text(f"torchrun train.py $@ {CP} 2")
     try:
         found, refused = scripts.compare(tmp_path, InstalledTree([str(tmp_path)]))
