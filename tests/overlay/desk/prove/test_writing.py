@@ -172,7 +172,7 @@ def test_a_row_of_another_code_is_left_out_with_a_warning(toy: Toy) -> None:
     path.write_text(text.replace("return x * factor", "return factor * x"))
     assert plan(toy)[0] == "unknown-source"
     done = toy.run("plan", "--patches", RIGHT, OVERLAY_TRUST=FILE)
-    assert "which are for other code of it" in " ".join(done.stderr.split())
+    assert "its code has changed since" in " ".join(done.stderr.split())
 
 
 def test_lock_pin_and_ranks_hold_what_is_trusted(toy: Toy) -> None:
