@@ -67,6 +67,8 @@ def agree(group: Any, timeout: float | None, said: agreement.Statement) -> None:
     except AgreementError:
         job_log.note_disagreement()
         raise
+    if said.account is not None:
+        job_log.compared_with = agreement.spans(ranks)
     if said.account is None or me != ranks[0]:
         job_log.clear()
         log.debug(f"{agreement.spans(ranks)} agree")

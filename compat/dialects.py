@@ -144,6 +144,7 @@ FLAGS = Dialect(
         # From slime 0.3 on a critic turns it on all the same.
         ("no_offload_train", "True", "offload_train", ...),
         ("release_train", "True", "offload_train", False),
+        ("debug_rollout_only", "True", "offload_train", False),
         ("colocate", "True", "offload_train", True),
         # With a critic slime turns it on by itself.
         ("advantage_estimator", "ppo", "offload_train", ...),

@@ -289,6 +289,9 @@ class Engine:
             self.met = ()  # what was fixed here is not any more
             session = self._opened
             if session is not None:
+                if ranks := self.job_log.compared_with:
+                    log.warning(f"disabled here, after {ranks} agreed: a rank that does not disable stays patched")
+                    self.job_log.compared_with = ""
                 self.job_log.clear()
                 session.close()
                 self._last = session.status()

@@ -56,6 +56,8 @@ class JobLog:
         self._configuration = ""
         self._agreed = ""
         self._differ = False
+        #: The ranks, this one included, that last agreed while it was enabled.
+        self.compared_with = ""
         #: Whether this process has still to say what is in place.
         self._owes = False
 

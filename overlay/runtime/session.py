@@ -56,7 +56,7 @@ class Entry:
         self.installed: list[InstalledSite] = []
         self._announced = False
         #: Whether it was in place until it was taken out: what it counted by then stays known.
-        self._was_in_place = False
+        self.was_in_place = False
 
     @property
     def label(self) -> str:
@@ -100,7 +100,7 @@ class Entry:
     def revert(self) -> None:
         """Take out every site, the last one first, and say what could not be."""
         left = take_out(self.installed)
-        self._was_in_place |= bool(self.installed)
+        self.was_in_place |= bool(self.installed)
         self.installed = []
         for text in left:
             log.warning(f"left behind by {self.label}: {text}")
@@ -143,7 +143,7 @@ class Entry:
 
     def status(self, *, wait: bool = True) -> PatchStatus:
         """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
-        was = self.state == "reverted" and self._was_in_place
+        was = self.state == "reverted" and self.was_in_place
         return PatchStatus(
             patch=self.patch.id,
             state=self.state,
@@ -264,6 +264,7 @@ class Session:
                 entry.revert()
                 if entry.state not in ENDED:
                     entry.state = "reverted"
+                    entry.reason = "" if entry.was_in_place else "was never in place"
 
     def status(self, *, wait: bool = True) -> tuple[PatchStatus, ...]:
         """Return the ledger, with each site as it is now."""

@@ -13,6 +13,7 @@ import tempfile
 from overlay.desk.reading import record_of
 from overlay.errors import SuiteError
 from overlay.model.record import TYPE_CHECKING, Record
+from overlay.source.registry import COMPAT
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,8 +23,6 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The package whose folder `suites` holds the recipes that come with overlay.
-HOME = "overlay.compat"
 #: Seconds for the package index or a clone.
 _PATIENCE = 600
 #: What stands in a command for this interpreter, and for the number of ranks.
@@ -66,7 +65,7 @@ def shipped() -> dict[str, str]:
     """Return the paths of the recipes that come with overlay, by name."""
     from importlib.resources import files
 
-    folder = str(files(HOME).joinpath("suites"))
+    folder = str(files(COMPAT).joinpath("suites"))
     names = sorted(name.removesuffix(".toml") for name in os.listdir(folder) if name.endswith(".toml"))
     return {name: os.path.join(folder, f"{name}.toml") for name in names}
 

@@ -18,7 +18,11 @@ def set_args(original: Any, args: Any) -> None:
     from overlay.runtime.met import meet
     from overlay.runtime.process import here
 
-    meet(here(), FLAGS, [getattr(args, "__dict__", {})])
+    given = getattr(args, "__dict__", {})
+    # slime and miles may be installed beside a job of Megatron's own, whose options they share.
+    is_rl = given.get("rollout_batch_size") is not None
+    dialect = FLAGS if is_rl else FLAGS.replace(projects=(MEGATRON.name,))
+    meet(here(), dialect, [given])
     EFFECT.changed += 1
 
 

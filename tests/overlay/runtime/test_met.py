@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from overlay.compat.dialects import DIALECTS, FLAGS, VERL
 from overlay.defect import Defect, Dialect, Setting
 from overlay.ledger import Met
+from overlay.patches.megatron.known_defects import set_args
 from overlay.patches.verl.known_defects import trained
 from overlay.runtime import met
 from overlay.runtime.engine import Engine, load_all
@@ -123,6 +125,24 @@ def test_what_is_off_is_not_given(off: Any) -> None:
     given = {"mtp_num_layers": 1, "context_parallel_size": 2}
     assert why(DEFECTS["megatron.mtp-mean-of-means"], FLAGS, [given])
     assert why(DEFECTS["megatron.mtp-mean-of-means"], FLAGS, [{**given, "mtp_num_layers": off}]) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "projects"),
+    [
+        ({"rollout_batch_size": 8}, FLAGS.projects),
+        ({"rollout_batch_size": None}, ("megatron-core",)),
+        ({}, ("megatron-core",)),
+    ],
+)
+def test_a_job_of_megatrons_own_is_told_of_its_defects_alone(
+    given: dict[str, Any], projects: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # slime and miles may be installed beside it.
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(met, "meet", lambda _engine, dialect, _parts: asked.append(dialect.projects))
+    set_args(print, met)(SimpleNamespace(**given))
+    assert asked == [projects]
 
 
 def test_parts_are_not_mixed() -> None:

@@ -119,6 +119,7 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         ("source nowhere.sh || exit 1\nx --ranks 2 ${M[@]}", "untold", "fast is not"),
         # Who starts it may add to it.
         ("x() { command x --fast $@; }\nx --ranks 2", "untold", "in one command of several"),
+        ("x() {\n  y\n}\nx --ranks 2", "untold", "fast is not in the file"),
         ('function go {\n "$@" --fast\n}\ngo x --ranks 2', "untold", "in one command of several"),
         ("./start x --ranks 2", "untold", "fast is not in the file"),
         ("python3 -m mine --ranks 2", "untold", "fast is not in the file"),
@@ -245,10 +246,12 @@ def test_overrides_are_of_the_configuration_that_hydra_names_beside_them(tmp_pat
 
 def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
     found, _ = given_in(
-        tmp_path, "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y $@"
+        tmp_path, "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y a.k=gae,grpo 'a.c=choice(1,2)' $@"
     )
-    assert found == {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None, "a.f": "$Y"}
-    assert isinstance(found["a.f"], Open)
+    known = {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None}
+    assert found == {**known, "a.f": "$Y", "a.k": "gae,grpo", "a.c": "choice(1,2)"}
+    # Of a sweep each job has another value.
+    assert all(isinstance(found[key], Open) for key in ("a.f", "a.k", "a.c"))
 
 
 @pytest.mark.parametrize("text", ["{{other}}", "@OTHER@", "%OTHER%", "'<OTHER>'"])
