@@ -290,7 +290,9 @@ class Engine:
             session = self._opened
             if session is not None:
                 if ranks := self.job_log.compared_with:
-                    log.warning(f"disabled here, after {ranks} agreed: a rank that does not disable stays patched")
+                    log.warning(
+                        f"disabled here, after {ranks} agreed: a rank that does not disable stays patched"
+                    )
                     self.job_log.compared_with = ""
                 self.job_log.clear()
                 session.close()

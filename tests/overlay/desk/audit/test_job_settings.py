@@ -246,7 +246,9 @@ def test_overrides_are_of_the_configuration_that_hydra_names_beside_them(tmp_pat
 
 def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
     found, _ = given_in(
-        tmp_path, "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y a.k=gae,grpo 'a.c=choice(1,2)' $@"
+        tmp_path,
+        "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y "
+        "a.k=gae,grpo 'a.c=choice(1,2)' $@",
     )
     known = {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None}
     assert found == {**known, "a.f": "$Y", "a.k": "gae,grpo", "a.c": "choice(1,2)"}
