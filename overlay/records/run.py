@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from overlay import log
 from overlay.model.rank import is_first, rank
 
 TYPE_CHECKING = False
@@ -75,14 +76,10 @@ def end() -> None:
         if is_fork and not reached:
             return  # nothing was done in it
         if is_first():
-            from overlay import log
-
             for line in lines(status, is_fork=is_fork):
                 log.info(line)
         _write(status, ended=True)
     except Exception as error:  # noqa: BLE001 -- a job that has ended well must not end otherwise
-        from overlay import log
-
         log.debug(f"the end of the run could not be told: {error!r}")
 
 
@@ -143,8 +140,6 @@ def _watch() -> None:
             if status is not None:
                 _write(status, ended=False)
         except Exception as error:  # noqa: BLE001 -- no job may fail of its ledger
-            from overlay import log
-
             log.debug(f"the ledger could not be written: {error!r}")
 
 

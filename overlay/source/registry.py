@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from overlay import log
 from overlay.errors import OverlayError, SelectionError, TrustError
@@ -127,7 +128,7 @@ def _added() -> list[Row]:
 
     try:
         rows = read(path)
-    except OverlayError as error:
+    except (OSError, OverlayError) as error:
         raise TrustError(f"OVERLAY_TRUST: {error}; correct it, or unset OVERLAY_TRUST") from error
     here = {row.patch: of_module(_modules[row.patch]) for row in rows if row.patch in _modules}
     for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
@@ -146,23 +147,13 @@ def _place(patch: str) -> str:
 def _rows_beside(project: str) -> list[Row]:
     """Return the rows of the table in the package of a project's patches, none if it has no table."""
     if project not in _rows:
-        from overlay.source.table import rows_in
+        from overlay.source.table import TABLE_FILE, read
 
-        path, data = _beside(project)
-        _rows[project] = [] if data is None else rows_in(data, path)
+        rows: list[Row] = []
+        with suppress(OSError):
+            rows = read(os.path.join(next(iter(import_module(project).__path__), ""), TABLE_FILE))
+        _rows[project] = rows
     return _rows[project]
-
-
-def _beside(project: str) -> tuple[str, bytes | None]:
-    """Return the path and the content of the table in a package, which need not have one."""
-    from overlay.source.table import TABLE_FILE
-
-    path = os.path.join(next(iter(import_module(project).__path__), ""), TABLE_FILE)
-    try:
-        with open(path, "rb") as file:
-            return path, file.read()
-    except OSError:
-        return path, None
 
 
 def import_module(name: str) -> ModuleType:
@@ -247,9 +238,6 @@ def _load(module: str, expected: str) -> Patch:
     return patch
 
 
-GROUP = "overlay.patches"
-
-
 class Pack(Record):
     """An installed pack."""
 
@@ -269,7 +257,7 @@ def wanted_packs() -> list[Pack]:
 
     # An entry point may be there twice, with its distribution on two places of the path.
     found: dict[str, set[Pack]] = {}
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group=PACK):
         about = ("", "") if point.dist is None else (point.dist.name, point.dist.version)
         pack = Pack(name=point.name, package=point.value, distribution=about[0], version=about[1])
         found.setdefault(point.name, set()).add(pack)

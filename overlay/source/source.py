@@ -11,6 +11,7 @@ import ast
 import os
 import re
 import sys
+from contextlib import suppress
 from glob import escape, glob
 from importlib.machinery import ModuleSpec
 from types import CodeType
@@ -175,9 +176,15 @@ class Tree:
         return self._once(lambda: self.source(module), "text", module)
 
     def text_digest(self, module: str) -> str:
-        """Return the digest of a source, `none` if there is no such module. Raises `SourceError`."""
+        """Return the digest of a whole source, `none` if there is no such module. Raises `SourceError`."""
+        from hashlib import sha256
+
         text = self._text(module)
-        return "none" if text is None else self._once(lambda: text_digest(text), "digest", module)
+        if text is None:
+            return "none"
+        return self._once(
+            lambda: sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32], "digest", module
+        )
 
     def let_go(self) -> None:
         """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
@@ -309,13 +316,6 @@ class InstalledTree(Tree):
         return list(dict.fromkeys(found))
 
 
-def text_digest(text: str) -> str:
-    """Return the digest of a whole source."""
-    from hashlib import sha256
-
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
 def _wrong(module: str, what: str, error: Exception) -> str:
     return f"the source of {module} {what}: {str(error) or type(error).__name__}"
 
@@ -417,11 +417,8 @@ def ask_path(module: str, path: Sequence[str]) -> ModuleSpec | None:
 def _entry_finder(entry: str) -> Any:
     """Return a fresh finder for one folder or archive: the interpreter's own ones cache what they list."""
     for hook in sys.path_hooks:
-        try:
-            finder: Any = hook(entry)
-        except ImportError:  # that is how a path hook says no
-            continue
-        return finder
+        with suppress(ImportError):  # that is how a path hook says no
+            return hook(entry)
     return None
 
 
@@ -435,14 +432,10 @@ def read_file(path: str, spec: ModuleSpec | None) -> bytes | None:
     """Return a file, also one inside an archive, `None` if there is none, or one of no reasonable size."""
     if is_endless(path):
         return None
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        pass
-    get_data = getattr(spec and spec.loader, "get_data", None)
-    try:
-        data: bytes | None = get_data(path) if get_data else None
-    except OSError:
-        return None
-    return data
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read()
+    get_data = getattr(spec and spec.loader, "get_data", lambda _: None)
+    with suppress(OSError):
+        data: bytes | None = get_data(path)
+        return data
+    return None

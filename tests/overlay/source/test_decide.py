@@ -69,9 +69,9 @@ def test_conflict_between_two_patches_on_one_site_or_on_its_class() -> None:
         patch(variant(site="lib.core:A.g"), name="lib.method"),
         patch(variant(site="lib.core:A"), name="lib.whole"),
     )
-    settled = settle([method, whole], {p.id: look(p) for p in (method, whole)})
+    settled = settle([method, whole], {p.id: look(p) for p in (method, whole)}, tree())
     assert {verdict.verdict for verdict in settled.values()} == {"conflict"}
-    apart = settle([one, method], {p.id: look(p) for p in (one, method)})
+    apart = settle([one, method], {p.id: look(p) for p in (one, method)}, tree())
     assert {verdict.verdict for verdict in apart.values()} == {"apply"}
 
 
@@ -212,9 +212,6 @@ def test_a_name_that_is_imported_and_what_it_is_imported_from_are_one_site() -> 
     )
     for one, two in ((user, near), (far, near)):  # names of their own in modules of their own
         assert {verdict.verdict for verdict in both(one, two, files).values()} == {"apply"}
-    source = MemoryTree(files)
-    without_tree = settle([core, user], {p.id: look(p, source, on=source) for p in (core, user)})
-    assert {verdict.verdict for verdict in without_tree.values()} == {"apply"}
 
 
 def test_star_imports_leave_things_open() -> None:
