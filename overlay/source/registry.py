@@ -174,11 +174,6 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     return patches
 
 
-def ids(pack: str = PACK) -> list[str]:
-    """Return the ids of the patches of a pack, by its files. Nothing of them is imported."""
-    return [ident for ident, _ in _listed(pack)]
-
-
 def _listed(pack: str) -> list[tuple[str, str]]:
     """Return the id of each patch of a pack, without a prefix, and the module that holds it."""
     return [
@@ -189,20 +184,24 @@ def _listed(pack: str) -> list[tuple[str, str]]:
     ]
 
 
-def watched_packages() -> frozenset[str]:
-    """Return the top-level packages that the patches which come with overlay are for."""
-    return frozenset(name for one in _projects() for name in one.packages())
+def awaited() -> tuple[frozenset[str], list[str]]:
+    """Return the top-level packages that patches are for, and the ids of those that come with overlay.
 
-
-def missing_projects() -> list[str]:
-    """Return the projects whose patches are not installed, as after an interrupted installation."""
-    there = {name for folder in import_module(PACK).__path__ for name in _folders(folder)}
-    return sorted({one.name.partition("-")[0] for one in _projects()} - there)
-
-
-def _projects() -> list[Project]:
-    found = vars(import_module(f"{COMPAT}.projects")).values()
-    return [one for one in found if isinstance(one, Project)]
+    No patch is imported. Raises `OverlayError` if they are not there, or, as after an interrupted
+    installation, not all of them.
+    """
+    try:
+        known = vars(import_module(f"{COMPAT}.projects")).values()
+        ids = [ident for ident, _ in _listed(PACK)]
+    except ModuleNotFoundError:
+        check_whole()
+        raise
+    projects = [one for one in known if isinstance(one, Project)]
+    wanted = {one.name.partition("-")[0] for one in projects}
+    if missing := wanted.difference(ident.partition(".")[0] for ident in ids):
+        them = ", ".join(sorted(missing))
+        raise OverlayError(f"patches that come with overlay are missing ({them}): install overlay again")
+    return frozenset(name for one in projects for name in one.packages()), ids
 
 
 def _folders(folder: str) -> list[str]:
