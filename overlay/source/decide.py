@@ -89,8 +89,7 @@ def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree
                 mine, theirs = shared[0]
                 what = f"{mine} too" if mine == theirs else f"{theirs}, which bears on {mine}"
                 settled[name] = settled[name].replace(
-                    verdict="conflict",
-                    reason=f"{other} claims {what}: select one of them",
+                    verdict="conflict", reason=f"{other} claims {what}: select one of them"
                 )
     for name in in_order(by_id):
         for needed in by_id[name].requires:

@@ -17,10 +17,9 @@ from contextlib import suppress
 from overlay import log
 from overlay.errors import OverlayError, SelectionError, TrustError
 from overlay.model import settings
-from overlay.model.record import Record
+from overlay.model.record import TYPE_CHECKING, Record
 from overlay.patch import Patch, Project
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 
 from overlay.model import settings
-from overlay.model.record import Record
+from overlay.model.record import TYPE_CHECKING, Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 

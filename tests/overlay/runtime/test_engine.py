@@ -211,13 +211,6 @@ def test_a_quiet_verdict_is_logged_as_a_skip(
     assert lines(capsys) == ["overlay: skipped fakeup.scale on fakeup 2.0: not-needed: 2.0 does it"]
 
 
-def test_a_patch_that_is_not_selected_does_nothing(upstream: Upstream, engines: Engines) -> None:
-    engine = engines(upstream.patch())
-    engine.enable("none")
-    assert upstream.load().scale(1) == 2
-    assert engine.status().patches == ()
-
-
 def test_strict_mode_raises_from_enable_when_the_module_is_there(
     upstream: Upstream, engines: Engines
 ) -> None:
@@ -236,15 +229,6 @@ def test_strict_mode_raises_from_enable_when_the_module_is_there(
         engine.enable(strict=True)
     assert not engine.status().enabled
     assert snapshot(core) == before
-
-
-def test_the_same_function_from_elsewhere_is_someone_elses(upstream: Upstream, enabled: Engines) -> None:
-    """A copy under the same name, as other patchers install them, is not what the source defines."""
-    core = upstream.load()
-    exec("\n\ndef scale(value, factor=2):\n    return 0\n", vars(core))  # noqa: S102
-    engine = enabled(upstream.patch())
-    assert core.scale(1) == 0
-    assert "was replaced by someone else" in engine.status().patches[0].reason
 
 
 def test_inherited_methods_are_refused(upstream: Upstream, engines: Engines) -> None:

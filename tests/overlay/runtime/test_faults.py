@@ -13,7 +13,7 @@ import types
 from typing import Any
 
 import pytest
-from fake_upstream import PROJECT, Engines, Upstream, triple
+from fake_upstream import Engines, Upstream, triple
 from threads import at_once
 
 import overlay
@@ -35,24 +35,6 @@ def test_first_calls_of_several_threads_make_one_engine(monkeypatch: pytest.Monk
         return id(overlay._here())
 
     assert len(set(at_once(work, 8))) == 1
-
-
-def test_deciding_never_looks_like_a_failed_import(
-    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def read_version(read: Any) -> str:
-        msg = "optional dependency"
-        raise ImportError(msg)
-
-    patch = upstream.patch()
-    target = patch.targets[0].replace(project=PROJECT.replace(read_version=read_version))
-    engine = enabled(patch.replace(targets=(target,)))
-    assert upstream.load().scale(1) == 2
-    status = engine.status().patches[0]
-    assert status.verdict is not None
-    assert status.verdict.verdict == "unknown-source"
-    assert "optional dependency" in status.reason
-    assert "NOT applied fakeup.scale" in capsys.readouterr().err
 
 
 def test_without_packaging_patches_are_applied_all_the_same(

@@ -185,27 +185,19 @@ def test_a_file_that_is_run_wakes_it(
 
 
 @pytest.mark.parametrize("error", [ImportError("gone"), OverlayError("broken"), SyntaxError("bad")])
-def test_what_cannot_be_loaded_is_said(
-    armed: Armed, error: Exception, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_loaded_is_said_and_in_strict_mode_ends_each_import(
+    armed: Armed, error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     armed.error = error
-    assert core().scale(1) == 2
-    assert "NOT enabled" in capsys.readouterr().err
-    assert not armed.engine.enabled
-
-
-@pytest.mark.parametrize("error", [ImportError("gone"), OverlayError("broken"), SyntaxError("bad")])
-def test_in_strict_mode_it_ends_each_import(
-    armed: Armed, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("OVERLAY_STRICT", "1")
-    armed.error = error
     for _ in range(2):
         with pytest.raises(OverlayError, match=str(error)) as raised:
             core()
         assert not isinstance(raised.value, ImportError)
-    armed.error = None
-    assert core().scale(1) == 200
+    monkeypatch.setenv("OVERLAY_STRICT", "0")
+    assert core().scale(1) == 2
+    assert "NOT enabled" in capsys.readouterr().err
+    assert not armed.engine.enabled
 
 
 def test_a_variable_that_nobody_knows_is_named_once(

@@ -75,12 +75,6 @@ def test_conflict_between_two_patches_on_one_site_or_on_its_class() -> None:
     assert {verdict.verdict for verdict in apart.values()} == {"apply"}
 
 
-def test_not_selected() -> None:
-    plan = make_plan([patch()], [], tree(), Table(rows(patch())))
-    assert plan.verdicts[0].verdict == "not-selected"
-    assert plan.loud == ()
-
-
 def test_a_requirement_that_does_not_apply() -> None:
     one, two = (patch(requires=("lib.other",)), patch(variant(site="lib.core:A.g"), name="lib.other"))
     table = Table(rows(one))

@@ -37,15 +37,6 @@ def test_nested_namespace_packages_are_walked_and_not_imported(namespaces: tuple
     assert not one.has("fakens.inner.right")
 
 
-def test_a_folder_alone_is_looked_at_alone(
-    upstream: Upstream, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    assert InstalledTree(str(upstream.root)).has("fakeup.core:scale")
-    assert not InstalledTree(str(tmp_path_factory.mktemp("empty"))).has("fakeup.core")
-    assert not InstalledTree(str(upstream.root)).has("json")
-    assert "fakeup" not in sys.modules
-
-
 def test_a_project_that_is_installed_elsewhere_is_named(tmp_path: Path) -> None:
     folders = {"one": "/nowhere/Megatron-LM\n", "two": "import __editable___slime_1_finder\n"}
     for name, text in folders.items():
