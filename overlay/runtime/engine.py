@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-from _weakref import ref
 
 from overlay import log
 from overlay._version import __version__
@@ -68,20 +67,6 @@ def _tree(site: str | Sequence[str] | InstalledTree | None = None) -> InstalledT
     return site if isinstance(site, InstalledTree) else InstalledTree(site)
 
 
-_engines: list[ref[Engine]] = []
-
-
-def _note_fork() -> None:
-    for reference in _engines[:]:  # it gets shorter as engines are let go of
-        engine = reference()
-        if engine is not None:
-            engine.note_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
-
-
 class Engine:
     """Enables a set of patches in this interpreter. The package has one; tests make their own."""
 
@@ -110,7 +95,6 @@ class Engine:
         self.met: tuple[Met, ...] = ()
         #: What says in the log of a job what this process is and has.
         self.job_log = JobLog(self.configuration, self.account)
-        _engines.append(ref(self, _engines.remove))
 
     def note_fork(self) -> None:
         """Begin anew in the child of a fork: a thread that held a lock is not there any more."""
@@ -134,9 +118,9 @@ class Engine:
         """
         packages, ids = registry.awaited()
         asked = settings.read()
-        if patches is not None and not isinstance(patches, str):
-            patches = settings.terms(patches)
-        globs = not at_start and any(char in term for term in settings.asked(patches) for char in "*?[")
+        terms = settings.asked(patches)
+        patches = None if patches is None else terms
+        globs = not at_start and any(char in term for term in terms for char in "*?[")
         there = not packages.isdisjoint(sys.modules) or (not at_start and runs_one_of(packages, None))
         if asked.packs or asked.pin or asked.trust or globs or there or self.enabled:
             self.enable(patches, strict)
@@ -147,12 +131,7 @@ class Engine:
         self._wait(packages, patches, strict, at_start=at_start)
 
     def _wait(
-        self,
-        packages: frozenset[str],
-        patches: str | list[str] | None,
-        strict: bool | None,
-        *,
-        at_start: bool,
+        self, packages: frozenset[str], patches: list[str] | None, strict: bool | None, *, at_start: bool
     ) -> None:
         def wake() -> None:
             """Open the session. In strict mode an error is one of the import, each time."""

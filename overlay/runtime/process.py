@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import os
 
 from overlay.records import run
 from overlay.runtime import unpickled
@@ -21,6 +22,8 @@ def here() -> Engine:
                 _engine = Engine(speaks=True)
                 unpickled.ask(_engine.status)
                 run.ask(_engine.last_words)
+                if hasattr(os, "register_at_fork"):
+                    os.register_at_fork(after_in_child=_engine.note_fork)
     return _engine
 
 

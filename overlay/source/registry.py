@@ -268,7 +268,6 @@ def wanted_packs() -> list[Pack]:
             )
         if len(found[name]) > 1:
             claims = sorted(f"{pack.distribution} {pack.version} ({pack.package})" for pack in found[name])
-            them = " and ".join(claims)
-            msg = f"OVERLAY_PACKS: the name {name!r} is claimed by {them}: uninstall one of them"
-            raise SelectionError(msg)
+            msg = f"the name {name!r} is claimed by {' and '.join(claims)}: uninstall one of them"
+            raise SelectionError(f"OVERLAY_PACKS: {msg}")
     return [pack for name in wanted for pack in found[name]]

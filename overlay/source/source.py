@@ -14,6 +14,7 @@ import sys
 from contextlib import suppress
 from glob import escape, glob
 from importlib.machinery import ModuleSpec
+from importlib.util import resolve_name
 from types import CodeType
 
 from overlay.errors import SourceError
@@ -125,12 +126,16 @@ class Tree:
         return [item.node for item in find(parsed, qualname)] if qualname else [parsed.tree]
 
     def code(self, site: str) -> list[CodeType]:
-        """Return what the source compiles to at a site that is defined there.
+        """Return what the source compiles to at a site that is defined there, without where it lies.
 
         More than one if the source defines it more than once. Raises `SourceError`.
         """
         module, qualname = split_site(site)
-        return inside(self._code(module), qualname)
+        found = self._code(module)
+        for name in qualname.split("."):
+            constants = [constant for one in found for constant in one.co_consts]
+            found = [one for one in constants if isinstance(one, CodeType) and one.co_name == name]
+        return [bare(one) for one in found]
 
     def _code(self, module: str) -> list[CodeType]:
         """Return what all of a module compiles to: how a call is compiled depends on what is imported."""
@@ -168,7 +173,11 @@ class Tree:
             # What a module defines itself it does not import, and need not be parsed for that.
             here = not text or not name or re.search(defined, text, re.MULTILINE)
             found = None if here else self._answer(site, shape.imported)
-            self.imported[site] = _absolute(found, module, is_package=self.is_package(module))
+            self.imported[site] = ""
+            if found is not None:
+                level, base, name = found
+                package = module if self.is_package(module) else module.rpartition(".")[0]
+                self.imported[site] = f"{resolve_name('.' * level + base, package)}:{name}"
         return self.imported[site]
 
     def _text(self, module: str) -> str | None:
@@ -320,36 +329,10 @@ def _wrong(module: str, what: str, error: Exception) -> str:
     return f"the source of {module} {what}: {str(error) or type(error).__name__}"
 
 
-def _absolute(imported: tuple[int, str, str] | None, module: str, *, is_package: bool) -> str:
-    """Return the site that a name of a module is imported from, empty if it is not, or by more than that.
-
-    `imported`: the level of the `from` import that alone binds the name, the module in it, and the name.
-    """
-    if imported is None:
-        return ""
-    level, base, name = imported
-    if level:
-        package = module.split(".")
-        if not is_package:
-            package.pop()
-        package = package[: len(package) - level + 1]
-        base = ".".join([*package, base] if base else package)
-    return f"{base}:{name}"
-
-
 def bare(code: CodeType) -> CodeType:
     """Return code without where it lies. Python compares all the rest, -0.0 and 0.0 told apart."""
     inside = tuple(bare(one) if isinstance(one, CodeType) else one for one in code.co_consts)
     return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=inside)
-
-
-def inside(code: list[CodeType], qualname: str) -> list[CodeType]:
-    """Return what has a qualified name in the code of a module, without where it lies."""
-    found = code
-    for name in qualname.split("."):
-        constants = [constant for one in found for constant in one.co_consts]
-        found = [one for one in constants if isinstance(one, CodeType) and one.co_name == name]
-    return [bare(one) for one in found]
 
 
 #: Bytes of a source or a version file, many times what any module that a patch knows has. A parser takes a

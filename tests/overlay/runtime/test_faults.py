@@ -138,6 +138,7 @@ def test_the_child_of_a_fork_does_not_wait_for_a_thread_it_has_not(
         import signal
 
         signal.alarm(60)
+        engine.note_fork()
         status = engine.status()
         os._exit(0 if status.patches[0].state == "applied" else 1)
     _, code = os.waitpid(child, 0)
