@@ -147,19 +147,14 @@ def test_the_child_of_a_fork_does_not_wait_for_a_thread_it_has_not(
     assert code == 0
 
 
-def test_the_loader_of_a_spec_can_be_copied(upstream: Upstream, enabled: Engines) -> None:
-    enabled(upstream.patch())
-    upstream.load("fakeup")
-    spec = importlib.util.find_spec("fakeup.core")
-    assert spec is not None
-    assert type(copy.copy(spec.loader)) is type(spec.loader)
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ImportWarning")
-def test_the_old_way_to_load_a_module(upstream: Upstream, enabled: Engines) -> None:
+def test_the_loader_of_a_spec_can_be_copied_and_used_in_the_old_way(
+    upstream: Upstream, enabled: Engines
+) -> None:
     enabled(upstream.patch())
     upstream.load("fakeup")
     spec = importlib.util.find_spec("fakeup.core")
     assert spec is not None
     assert spec.loader is not None
+    assert type(copy.copy(spec.loader)) is type(spec.loader)
     assert spec.loader.load_module("fakeup.core").scale(1) == 200

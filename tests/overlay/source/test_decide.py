@@ -155,12 +155,6 @@ def test_the_version_that_cannot_be_read_says_so() -> None:
     assert verdict.reason == "the version of lib cannot be read: ModuleNotFoundError: tomllib"
 
 
-def test_an_expression_that_is_too_deep_is_unknown() -> None:
-    verdict = look(patch(), tree(core=f"def f(x):\n    return {'+'.join(['x'] * 1500)}\n"))
-    assert verdict.verdict == "unknown-source"
-    assert "lib.core:f" in verdict.reason
-
-
 def test_a_project_without_its_marker_is_there_if_what_is_replaced_is() -> None:
     marked = patch().targets[0].replace(project=PROJECT.replace(marker="lib.mark"))
     verdict = look(patch().replace(targets=(marked,)))
