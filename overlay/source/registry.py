@@ -128,7 +128,8 @@ def _added() -> list[Row]:
     try:
         rows = read(path)
     except (OSError, OverlayError) as error:
-        raise TrustError(f"OVERLAY_TRUST: {error}; correct it, or unset OVERLAY_TRUST") from error
+        why = f"{path} cannot be read: {error}" if isinstance(error, OSError) else error
+        raise TrustError(f"OVERLAY_TRUST: {why}; correct it, or unset OVERLAY_TRUST") from error
     here = {row.patch: of_module(_modules[row.patch]) for row in rows if row.patch in _modules}
     for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
         log.warning(f"OVERLAY_TRUST: ignored the rows of {patch} in {path}: its code has changed since")
