@@ -109,10 +109,7 @@ def disable() -> None:
     _here().disable()
 
 
-def plan(
-    patches: str | Iterable[str] | None = None,
-    site: str | Sequence[str] | None = None,
-) -> Plan:
+def plan(patches: str | Iterable[str] | None = None, site: str | Sequence[str] | None = None) -> Plan:
     """Decide on every patch without importing or changing anything.
 
     Args:

@@ -174,11 +174,9 @@ def load(module: str) -> None:
     """
     if not module:
         return
-    from importlib import import_module
-
     name = f"{module}.effect"
     try:
-        import_module(name)
+        __import__(name)
     except ModuleNotFoundError as error:
         if error.name not in (name, module):
             raise
@@ -187,9 +185,7 @@ def load(module: str) -> None:
 def arrive(place: str) -> Any:
     """Return what functions add to here that came pickled from another process, or were copied."""
     if place not in _made:
-        from importlib import import_module
-
-        import_module(place)
+        __import__(place)
     return _made[place]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from overlay.model.record import Record
+from overlay.model.record import TYPE_CHECKING, Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

@@ -15,10 +15,6 @@ import sys
 
 from overlay.model.rank import is_first, rank_and_host
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import logging
-
 _level = "info"
 #: Warnings of this session.
 _warned: set[str] = set()
@@ -88,19 +84,14 @@ def _write(level: str, message: str) -> None:
 
     logger = logging.getLogger("overlay")
     if not logger.handlers:
-        logger.addHandler(_stderr_handler())
+
+        class StandardError(logging.StreamHandler):  # type: ignore[type-arg]
+            """Writes to whatever `sys.stderr` is at the time, as redirections and captures expect."""
+
+            stream = property(lambda _: sys.stderr, lambda *_: None)
+
+        logger.addHandler(StandardError())
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
     logger.disabled = False  # `logging.config` disables every logger that it was not told of
     logger.log(_ORDER[level], "overlay: %s", message)
-
-
-def _stderr_handler() -> logging.Handler:
-    import logging
-
-    class StandardError(logging.StreamHandler):  # type: ignore[type-arg]
-        """Writes to whatever `sys.stderr` is at the time, as redirections and captures expect."""
-
-        stream = property(lambda _: sys.stderr, lambda *_: None)
-
-    return StandardError()

@@ -10,7 +10,7 @@ from overlay.errors import LockError
 from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import wrap
 from overlay.records import lock as lockfile
-from overlay.records.lock import HELD, WRITTEN, compare, facts
+from overlay.records.lock import HELD, LOCK_FILE, WRITTEN, compare, facts
 from overlay.verdict import LOUD
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ _STARTS = (b'{"format":,"overlay":{', b"#Writtenby`overlaylock`")
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
-    lock = add_command("lock", _lock, "write overlay.lock, which OVERLAY_PIN enforces")
-    lock.add_argument(
-        "--file", metavar="PATH", default="overlay.lock", help="the lock (default: overlay.lock)"
-    )
+    lock = add_command("lock", _lock, f"write {LOCK_FILE}, which OVERLAY_PIN enforces")
+    lock.add_argument("--file", metavar="PATH", default=LOCK_FILE, help=f"the lock (default: {LOCK_FILE})")
     what = lock.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="write nothing, and say what differs")
     what.add_argument("--update", action="store_true", help="replace an existing lock")

@@ -13,6 +13,7 @@ from overlay.errors import OverlayError
 from overlay.launch.doctor import NO, examine
 from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import table, wrap
+from overlay.records.lock import LOCK_FILE
 from overlay.source.decide import installed
 from overlay.source.registry import environment
 from overlay.source.source import InstalledTree
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 #: Stands for the command that starts a job where no project is known to be installed.
 _COMMAND = "torchrun --nproc-per-node 8 train.py"
-_LOCK = "overlay.lock"
 #: The order in which people want to know: does my training change, does it fit, does it go on?
 _ORDER = ("numbers", "memory", "hangs", "crashes", "speed", "safety")
 #: Ids in a sentence, at most.
@@ -100,7 +100,7 @@ def next_command(
     if not applied:
         return "overlay audit"
     if wrong:
-        pin = f" --pin {_LOCK}" if os.path.isfile(_LOCK) else ""
+        pin = f" --pin {LOCK_FILE}" if os.path.isfile(LOCK_FILE) else ""
         command = next((words for name, words in environment().STARTED.items() if name in there), _COMMAND)
         return f"overlay run{pin} {command}"
     pinned = any(check.name == "pin" and check.answer != "-" for check in checks)

@@ -93,7 +93,7 @@ def _say_again_at_exit(text: str) -> None:
 
     def say() -> None:
         try:
-            from overlay.runtime.engine import awaited
+            from overlay.source.registry import awaited
 
             if not awaited()[0].isdisjoint(sys.modules):
                 _say(text)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 
 from overlay.model.rank import host
-from overlay.model.record import Record
+from overlay.model.record import TYPE_CHECKING, Record
 from overlay.records import lock as locks
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 

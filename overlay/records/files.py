@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 #: How names begin, and end.
 LEDGER, PROCESS, ENDING = "ledger-", "process-", ".json"
+#: Of its digest, by which a ledger is named.
 _DIGITS = 32
 
 
@@ -34,7 +35,6 @@ class LedgerFile:
     """The files of this process in a folder."""
 
     def __init__(self, folder: str) -> None:
-        """Name the files. Nothing is written yet."""
         self.pid = os.getpid()
         self._folder = os.path.abspath(folder)
         where = "".join(one if one.isalnum() else "-" for one in host())
@@ -46,9 +46,11 @@ class LedgerFile:
 
     def write(self, status: Status, *, ended: bool) -> None:
         """Write what is not there yet. What cannot be written is said once, and raises nothing."""
+        from hashlib import sha256
+
         ledger, figures = split(status)
         shared = _encoded(ledger)
-        digest = digest_of(shared)
+        digest = sha256(shared).hexdigest()[:_DIGITS]
         own = _encoded(
             {
                 "ledger": digest,
@@ -90,13 +92,6 @@ def split(status: Status) -> tuple[dict[str, Any], dict[str, dict[str, int | flo
     ledger = status.replace(patches=tuple(patches)).to_dict()
     del ledger["pid"]
     return ledger, figures
-
-
-def digest_of(data: bytes) -> str:
-    """Return the digits by which a ledger is named."""
-    from hashlib import sha256
-
-    return sha256(data).hexdigest()[:_DIGITS]
 
 
 def _encoded(data: object) -> bytes:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     Lock = dict[str, Any]
 
 
+#: What a lock is called where nobody says otherwise.
+LOCK_FILE = "overlay.lock"
 #: Changes with the form of what is written.
 FORMAT = 2
 #: What stands in the name of a fact about the source of a site, before the site.
@@ -165,7 +167,7 @@ def read(path: str) -> Lock:
         with open(path, "rb") as file:
             text = file.read(_LARGEST + 1)
     except FileNotFoundError:
-        command = "overlay lock" if path == "overlay.lock" else f"overlay lock --file {path}"
+        command = "overlay lock" if path == LOCK_FILE else f"overlay lock --file {path}"
         raise LockError(f"there is no lock {path}: `{command}` writes one") from None
     except (OSError, ValueError) as error:  # a name that no file can have
         raise LockError(f"the lock {path} cannot be read: {error}") from error

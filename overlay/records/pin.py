@@ -10,7 +10,7 @@ from __future__ import annotations
 from overlay.errors import PinError
 from overlay.model.settings import DIGEST_PREFIX
 from overlay.records import lock as locks
-from overlay.source.registry import wanted_packs
+from overlay.source.registry import load_patches, wanted_packs
 from overlay.verdict import LOUD
 
 TYPE_CHECKING = False
@@ -40,9 +40,7 @@ class Pin:
         self._lock: Lock | None = None
         if self._digest:
             return
-        from overlay.records.lock import read
-
-        self._lock = read(wanted)
+        self._lock = locks.read(wanted)
         here, locked = locks.facts(self._static), locks.facts(self._lock)
         early = {
             name: value
@@ -52,8 +50,6 @@ class Pin:
         found = locks.compare(early, here)
         way_out = _WAY_OUT
         if found and all(line.startswith(locks.HELD[2:]) for line in found):
-            from overlay.source.registry import load_patches
-
             selection = locks.selection_of(self._lock, load_patches())
             way_out = (
                 f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run "
@@ -93,11 +89,9 @@ def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
     """
     if wanted.startswith(DIGEST_PREFIX):
         return
-    from overlay.records.lock import read
-
     locked, here = (
         {name: value for name, value in locks.facts(lock).items() if name.startswith("pack ")}
-        for lock in (read(wanted), locks.static_part((), packs))
+        for lock in (locks.read(wanted), locks.static_part((), packs))
     )
     found = locks.compare(locked, here)
     if found:

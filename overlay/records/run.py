@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from overlay import log
 from overlay.model.rank import is_first, rank
 
 TYPE_CHECKING = False
@@ -30,8 +31,8 @@ _NAMED = 3
 #: States of a patch that was in place.
 _WAS_IN_PLACE = ("applied", "incomplete", "reverted", "waiting")
 
-#: What tells the state of this process, and waits for nothing.
-_status: Callable[[], Status] | None = None
+#: Tells the state of this process, and waits for nothing.
+tell: Callable[[], Status] | None = None
 #: The process that has begun: the child of a fork is another.
 _begun = 0
 _file: LedgerFile | None = None
@@ -41,16 +42,10 @@ _folder = ""
 _code: dict[str, str] = {}
 
 
-def ask(status: Callable[[], Status]) -> None:
-    """Set what is asked for the state of this process."""
-    global _status  # noqa: PLW0603 -- of the process
-    _status = status
-
-
 def begin() -> None:
     """See to the end of this process. Called when a module was imported that a patch is for."""
     global _begun, _folder, _code  # noqa: PLW0603 -- of the process
-    if _begun or _status is None:
+    if _begun or tell is None:
         return
     _begun = os.getpid()
     import atexit
@@ -67,7 +62,7 @@ def begin() -> None:
 def end() -> None:
     """Say what the patches did, on the first rank, and write the ledger. Raises nothing."""
     try:
-        status = None if _status is None else _status()
+        status = None if tell is None else tell()
         if status is None or not status.patches:
             return
         is_fork = os.getpid() != _begun
@@ -75,14 +70,10 @@ def end() -> None:
         if is_fork and not reached:
             return  # nothing was done in it
         if is_first():
-            from overlay import log
-
             for line in lines(status, is_fork=is_fork):
                 log.info(line)
         _write(status, ended=True)
     except Exception as error:  # noqa: BLE001 -- a job that has ended well must not end otherwise
-        from overlay import log
-
         log.debug(f"the end of the run could not be told: {error!r}")
 
 
@@ -139,12 +130,10 @@ def _watch() -> None:
         time.sleep(pause)
         pause = min(2 * pause, LAST)
         try:
-            status = None if _status is None else _status()
+            status = None if tell is None else tell()
             if status is not None:
                 _write(status, ended=False)
         except Exception as error:  # noqa: BLE001 -- no job may fail of its ledger
-            from overlay import log
-
             log.debug(f"the ledger could not be written: {error!r}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-from _weakref import ref
 
 from overlay import log
 from overlay._version import __version__
@@ -34,30 +33,13 @@ if TYPE_CHECKING:
     from overlay.verdict import Plan, Verdict
 
 
-def awaited() -> tuple[frozenset[str], list[str]]:
-    """Return the top-level packages that patches are for, and the ids of those that come with overlay.
-
-    No patch is imported. Raises `OverlayError` if they are not there, or not all of them.
-    """
-    try:
-        found = registry.watched_packages(), registry.ids()
-        missing = registry.missing_projects()
-    except ModuleNotFoundError:
-        registry.check_whole()
-        raise
-    if missing:
-        them = ", ".join(missing)
-        raise OverlayError(f"patches that come with overlay are missing ({them}): install overlay again")
-    return found
-
-
 def load_all() -> dict[str, Patch]:
     """Return the patches that come with overlay and those of the packs that `OVERLAY_PACKS` names, by id.
 
     Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded, or if the
     patches that come with overlay are not there.
     """
-    awaited()
+    registry.awaited()
     patches = registry.load_patches()
     if not settings.packs():
         return patches
@@ -79,18 +61,10 @@ def load_all() -> dict[str, Patch]:
     return patches
 
 
-_engines: list[ref[Engine]] = []
+def _tree(site: str | Sequence[str] | InstalledTree | None = None) -> InstalledTree:
+    from overlay.source.source import InstalledTree
 
-
-def _note_fork() -> None:
-    for reference in _engines[:]:  # it gets shorter as engines are let go of
-        engine = reference()
-        if engine is not None:
-            engine.note_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
+    return site if isinstance(site, InstalledTree) else InstalledTree(site)
 
 
 class Engine:
@@ -121,7 +95,6 @@ class Engine:
         self.met: tuple[Met, ...] = ()
         #: What says in the log of a job what this process is and has.
         self.job_log = JobLog(self.configuration, self.account)
-        _engines.append(ref(self, _engines.remove))
 
     def note_fork(self) -> None:
         """Begin anew in the child of a fork: a thread that held a lock is not there any more."""
@@ -143,11 +116,11 @@ class Engine:
         where a glob needs to know which patches are opt-in, or where an upstream is there already.
         `at_start`: the interpreter starts, and what it runs has imported nothing yet.
         """
-        packages, ids = awaited()
+        packages, ids = registry.awaited()
         asked = settings.read()
-        if patches is not None and not isinstance(patches, str):
-            patches = settings.terms(patches)
-        globs = not at_start and any(char in term for term in settings.asked(patches) for char in "*?[")
+        terms = settings.asked(patches)
+        patches = None if patches is None else terms
+        globs = not at_start and any(char in term for term in terms for char in "*?[")
         there = not packages.isdisjoint(sys.modules) or (not at_start and runs_one_of(packages, None))
         if asked.packs or asked.pin or asked.trust or globs or there or self.enabled:
             self.enable(patches, strict)
@@ -158,12 +131,7 @@ class Engine:
         self._wait(packages, patches, strict, at_start=at_start)
 
     def _wait(
-        self,
-        packages: frozenset[str],
-        patches: str | list[str] | None,
-        strict: bool | None,
-        *,
-        at_start: bool,
+        self, packages: frozenset[str], patches: list[str] | None, strict: bool | None, *, at_start: bool
     ) -> None:
         def wake() -> None:
             """Open the session. In strict mode an error is one of the import, each time."""
@@ -189,14 +157,13 @@ class Engine:
     def _say_if_in_vain(self) -> None:
         """Warn of a selection that has nothing for what is installed: no verdict on it is loud."""
         from overlay.source.decide import installed
-        from overlay.source.source import InstalledTree
 
         chosen = self.chosen()
         if not self._speaks or chosen.terms in ((), ("all",), ("none",)) or not speaks_for_job():
             return
         asked = [self.known()[name] for name in chosen.ids if name not in chosen.companions]
         projects = {target.project.name: target.project for patch in asked for target in patch.targets}
-        if not any(one.version for one in installed(projects.values(), InstalledTree())):
+        if not any(one.version for one in installed(projects.values(), _tree())):
             why = f" for what is installed here (not {', '.join(projects)})" if projects else ""
             log.warning(f"the selection {','.join(chosen.terms)} has no patch{why}")
 
@@ -245,11 +212,13 @@ class Engine:
                     of = [target.project for patch in known.values() for target in patch.targets]
                     packages = frozenset(name for project in of for name in project.packages())
                     finder.call_once(packages, self._say_if_in_vain)
-            else:
-                _same_again(
-                    session,
-                    None if patches is None else choose(known, patches).ids,
-                    None if strict is None else settings.strict(strict),
+            elif (patches is not None and choose(known, patches).ids != session.chosen.ids) or (
+                strict is not None and settings.strict(strict) != session.strict
+            ):
+                terms = ",".join(session.chosen.terms) or "all"
+                raise OverlayError(
+                    f"overlay is already enabled, with patches={terms!r} and strict={session.strict}: "
+                    "call overlay.disable() first to change that"
                 )
         try:
             if waited is None:
@@ -309,10 +278,8 @@ class Engine:
     ) -> Plan:
         """Decide on every patch without importing anything of an upstream."""
         from overlay.source.decide import make_plan
-        from overlay.source.source import InstalledTree
 
-        chosen = self.chosen(patches)
-        tree = site if isinstance(site, InstalledTree) else InstalledTree(site)
+        chosen, tree = self.chosen(patches), _tree(site)
         known = self.known()
         plan = make_plan(known.values(), chosen.ids, tree, self.tested(), tree.name)
         return plan.replace(companions=chosen.companions)
@@ -323,9 +290,7 @@ class Engine:
         Those of the default selection are decided on together. An opt-in patch is decided on with what it
         requires alone: it may stand in for another, with which it would conflict.
         """
-        from overlay.source.source import InstalledTree
-
-        tree = site if isinstance(site, InstalledTree) else InstalledTree(site)
+        tree = _tree(site)
         together = self.plan("all", tree)
         found = {verdict.patch: verdict for verdict in together.verdicts}
         for name, patch in self.known().items():
@@ -351,11 +316,10 @@ class Engine:
     def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
         """Return what is installed of the projects that patches are for, and of what runs beneath them."""
         from overlay.source.decide import installed
-        from overlay.source.source import InstalledTree
 
         targets = [target.project for patch in self.known().values() for target in patch.targets]
         by_name = {project.name: project for project in (*targets, *registry.environment().SHOWN)}
-        return installed(by_name.values(), tree if tree is not None else InstalledTree())
+        return installed(by_name.values(), _tree(tree))
 
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
         """Return the lock of the selected patches as they are decided on here."""
@@ -403,10 +367,9 @@ class Engine:
     def _lock_of(self, selection: Iterable[str], verdicts: Sequence[Verdict]) -> Lock:
         """Return the lock of selected patches, by the verdicts on them."""
         from overlay.records.lock import make_lock, static_part
-        from overlay.source.source import InstalledTree
 
         patches = [self.known()[name] for name in selection]
-        return make_lock(static_part(patches, registry.wanted_packs()), verdicts, InstalledTree())
+        return make_lock(static_part(patches, registry.wanted_packs()), verdicts, _tree())
 
     @property
     def enabled(self) -> bool:
@@ -460,23 +423,10 @@ class Engine:
 
     def tested(self) -> Table:
         """Return what patches were tested on. Raises `TrustError` for a file that is no table."""
-        if self._table is not None:
-            return self._table
-        return registry.tables()
+        return registry.tables() if self._table is None else self._table
 
     def known(self) -> dict[str, Patch]:
         """Return all patches by id."""
         if self._patches is None:
             self._patches = self._load()
         return self._patches
-
-
-def _same_again(session: Session, selection: tuple[str, ...] | None, strict: bool | None) -> None:
-    """Raise if a second `enable()` asks for something else than the first."""
-    if selection in (None, session.chosen.ids) and strict in (None, session.strict):
-        return
-    msg = (
-        f"overlay is already enabled, with patches={','.join(session.chosen.terms) or 'all'!r} and "
-        f"strict={session.strict}: call overlay.disable() first to change that"
-    )
-    raise OverlayError(msg)

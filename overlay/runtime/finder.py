@@ -33,7 +33,6 @@ class WatchingFinder:
     overlay_finder = True
 
     def __init__(self, names: frozenset[str], imported: Imported) -> None:
-        """Watch modules by their names. `imported` is called with each of them."""
         self._names = names
         self._imported = imported
         self._asking: set[tuple[int, str]] = set()

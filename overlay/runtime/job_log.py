@@ -105,8 +105,9 @@ class JobLog:
         """Return who else has said what the job is run with, empty if nobody has."""
         if self._is_fork and rank() is None:
             return _name()  # whom this fork comes from, which may not have got there yet
-        if self._before is None:
-            self._before = _told()
+        if self._before is None:  # the driver of this Ray job, or what this process is a part of
+            said = os.environ.get(settings.SAID, "")
+            self._before = said if _is_part() or said == DRIVER else ""
         return self._before
 
     def say_agreed(self, sentence: str) -> None:
@@ -165,12 +166,6 @@ def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> st
     while len(", ".join(named)) > left:
         named = [*named[:-2], "..."]
     return f"configuration: {', '.join(named)}; {', '.join(words)}"
-
-
-def _told() -> str:
-    """Return who has said it, if that was the driver of this Ray job, or what this process is a part of."""
-    said = os.environ.get(settings.SAID, "")
-    return said if _is_part() or said == DRIVER else ""
 
 
 def _is_part() -> bool:

@@ -143,7 +143,6 @@ class Script:
     """
 
     def __init__(self, path: str, name: str, imported: Imported) -> None:
-        """Stand for the script at `path`, the module `name`. Called by the path hook."""
         from importlib.machinery import SourceFileLoader
 
         self.real = SourceFileLoader("__main__", path)

@@ -35,14 +35,14 @@ def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]
     if not is_first():
         return
     try:
-        engine.met = found = find(engine, dialect, [_with_tuples(part) for part in parts])
+        engine.met = found = find(engine, dialect, list(map(Indexed, parts)))
         if found:
             (log.warning if any(one.state != "mended" for one in found) else log.info)(sentence(found))
     except Exception as error:  # noqa: BLE001 -- see above
         log.debug(f"the known defects that affect this job cannot be told: {error!r}")
 
 
-def find(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]) -> tuple[Met, ...]:
+def find(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tuple[Met, ...]:
     """Return the known defects that affect a job, those that are not patched first, then the worst."""
     from overlay.defect import HARMS
     from overlay.source.judge import judge
@@ -52,9 +52,9 @@ def find(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]
     patches = engine.known()
     states = {one.patch: one for one in engine.status().patches}
     tree, table = InstalledTree(), engine.tested()
-    indexed, found = [Indexed(part) for part in parts], []
+    found = []
     for record in records(patches):
-        reasons = why(record, dialect, indexed)
+        reasons = why(record, dialect, parts)
         if reasons is None:
             continue
         defect = whole(record, patches, table)
@@ -64,27 +64,19 @@ def find(engine: Engine, dialect: Dialect, parts: Sequence[Mapping[str, object]]
         if state == "mended" and states[defect.patch].state in _OUT:
             state, reason = "open", f"{defect.patch} is {states[defect.patch].state}"
         if state in ("open", "unknown-source", "mended"):
-            way_out = finding.way_out or reason
-            found.append(
-                Met(
-                    defect=defect.id, harm=defect.harm, state=state, why=reasons, way_out=way_out,
-                    patch=defect.patch,
-                )
-            )  # fmt: skip
+            met = Met(defect=defect.id, harm=defect.harm, state=state, why=reasons, patch=defect.patch)
+            found.append(met.replace(way_out=finding.way_out or reason))
     worst = list(HARMS)
     return tuple(sorted(found, key=lambda one: (one.state == "mended", worst.index(one.harm), one.defect)))
 
 
-def _with_tuples(part: Mapping[str, object]) -> dict[str, object]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in part.items()}
-
-
 class Indexed:
-    """Settings by key, of which those that end alike are found without a look at all others."""
+    """Settings by key, lists as tuples. Those that end alike are found without a look at all others."""
 
     def __init__(self, settings: Mapping[str, object]) -> None:
-        """Index them."""
-        self.settings = settings
+        self.settings = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
+        }
         self._by_end: dict[str, list[str]] = {}
         for key in settings:
             self._by_end.setdefault(key.rpartition(".")[2], []).append(key)

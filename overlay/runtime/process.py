@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import os
 
 from overlay.records import run
 from overlay.runtime import unpickled
@@ -19,8 +20,10 @@ def here() -> Engine:
         with _lock:
             if _engine is None:
                 _engine = Engine(speaks=True)
-                unpickled.ask(_engine.status)
-                run.ask(_engine.last_words)
+                unpickled.tell = _engine.status
+                run.tell = _engine.last_words
+                if hasattr(os, "register_at_fork"):
+                    os.register_at_fork(after_in_child=_engine.note_fork)
     return _engine
 
 

@@ -58,24 +58,6 @@ class Entry:
         #: Whether it was in place until it was taken out: what it counted by then stays known.
         self.was_in_place = False
 
-    @property
-    def label(self) -> str:
-        """Return the patch as the log and errors name it.
-
-        It is a word without a digit: Ray takes lines for the same that differ in words with one.
-        """
-        return self.patch.id
-
-    @property
-    def where(self) -> str:
-        """Return the projects and versions concerned."""
-        return self.verdict.where() if self.verdict is not None else ""
-
-    @property
-    def loss(self) -> str:
-        """Return what a warning adds that a companion is not there."""
-        return f"; without it, {self.patch.without}" if self.patch.companion and self.patch.without else ""
-
     def sites(self) -> list[tuple[TargetVerdict, Replacement]]:
         """Return what is to be replaced according to the verdict, target by target."""
         if self.verdict is None or self.verdict.verdict != "apply":
@@ -103,7 +85,7 @@ class Entry:
         self.was_in_place |= bool(self.installed)
         self.installed = []
         for text in left:
-            log.warning(f"left behind by {self.label}: {text}")
+            log.warning(f"left behind by {self.patch.id}: {text}")
 
     def end(self, outcome: str, reason: str) -> None:
         """Take everything out, and stay out for this session."""
@@ -115,20 +97,19 @@ class Entry:
 
     def settle(self) -> None:
         """Set the state from what is in place now, and warn once of a site that was lost."""
-        if self.state in (*ENDED, "reverted") or self.verdict is None:
+        if self.state in (*ENDED, "reverted"):
             return
         statuses = self._sites()
         faults = [f"{status.site} {text}" for status, *texts in statuses for text in texts if text]
         optional = [target.project.name for target in self.patch.targets if target.optional]
         if faults:
             self.state, self.reason = "incomplete", "; ".join(faults)
-        elif any(status.state == "waiting" for status, *_ in statuses if status.project not in optional):
-            self.state, self.reason = "waiting", ""
         elif statuses:
-            self.state, self.reason = "applied", ""
+            needed = [status.state for status, *_ in statuses if status.project not in optional]
+            self.state, self.reason = "waiting" if "waiting" in needed else "applied", ""
         for status, _, lost in statuses:
             if lost:
-                log.warning(f"lost {self.label}: {status.site} {lost}")
+                log.warning(f"lost {self.patch.id}: {status.site} {lost}")
 
     def announce(self) -> None:
         """Log once that the patch is in place."""
@@ -139,7 +120,7 @@ class Entry:
         # What is trusted on proof alone is worth a line of its own.
         say = log.of_job if any(target.trusted for target in self.verdict.targets) else log.own
         what = f"{count} site{'s' if count != 1 else ''}"
-        say(f"applied {self.label} to {self.where} ({what}){f': {note}' if note else ''}")
+        say(f"applied {self.patch.id} to {self.verdict.where()} ({what}){f': {note}' if note else ''}")
 
     def status(self, *, wait: bool = True) -> PatchStatus:
         """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
@@ -394,7 +375,7 @@ class Session:
         try:
             load_effect(module_of(entry.patch.id))
             tree = self._source()
-            sites = prepare(entry.label, module, missing, tree)
+            sites = prepare(entry.patch.id, module, missing, tree)
             self._put(entry, sites, first=name not in self._lived)
         except PatchError:
             raise
@@ -451,32 +432,31 @@ class Session:
                 self._end(other, "failed", f"it needs {entry.patch.id}, which is {entry.state}")
 
     def _say(self, entry: Entry, what: str, reason: str) -> None:
-        reason = " ".join(reason.split())
+        patch, reason = entry.patch, " ".join(reason.split())
+        where = entry.verdict.where() if entry.verdict is not None else ""
         if what == "not-installed":
-            log.debug(f"skipped {entry.label}: {what}: {reason}")
+            log.debug(f"skipped {patch.id}: {what}: {reason}")
         elif what in _QUIET:
-            log.own(f"skipped {entry.label} on {entry.where}: {what}: {reason}")
+            log.own(f"skipped {patch.id} on {where}: {what}: {reason}")
         else:
+            text = f"NOT applied {patch.id} to {where}: {what}: {reason}"
             if what == "conflict":
-                reason += f" ({self._way_out(entry)})"
+                text += f" ({self._way_out(entry)})"
             if what == "incomplete":
-                text = f"incomplete {entry.label} on {entry.where}: {reason}; enable overlay earlier"
-            else:
-                text = f"NOT applied {entry.label} to {entry.where}: {what}: {reason}"
-            log.warning(f"{text}{entry.loss}")
+                text = f"incomplete {patch.id} on {where}: {reason}; enable overlay earlier"
+            log.warning(f"{text}; without it, {patch.without}" if patch.companion and patch.without else text)
 
     def _refuse(self, entry: Entry) -> None:
         """Raise, where that is asked for, for a patch that is missed."""
         what = entry.outcome
         if what in _QUIET:
             return
-        said = what if what == "failed" else f"is {what}"
+        said = f"{entry.patch.id} {'' if what == 'failed' else 'is '}{what}: {entry.reason}"
         if self._pin is not None and not self._pin.accepts(entry.patch.id, what):
             held = "" if self._pin.name in entry.reason else f" (pinned to {self._pin.name})"
-            raise PinError(f"{entry.label} {said}: {entry.reason}{held}")
+            raise PinError(said + held)
         if self._is_strict_on(entry):
-            way_out = f"strict mode; {self._way_out(entry)}"
-            raise PatchError(f"{entry.label} {said}: {entry.reason} ({way_out})")
+            raise PatchError(f"{said} (strict mode; {self._way_out(entry)})")
 
     def _is_strict_on(self, entry: Entry) -> bool:
         """Return whether it is an error that a patch cannot be applied: of an unnamed companion, never."""
@@ -537,15 +517,13 @@ class Session:
                 tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
-                found = {
-                    one.id: Verdict(patch=one.id, verdict="unknown-source", reason=reason) for one in chosen
-                }
+                blank = Verdict(patch="", verdict="unknown-source", reason=reason)
+                found = {one.id: blank.replace(patch=one.id) for one in chosen}
             self._verdicts = found
         return found[patch.id]
 
     def _source(self) -> InstalledTree:
-        tree = self._tree
-        if tree is None:
+        if (tree := self._tree) is None:  # another thread may forget it at any moment
             tree = self._tree = InstalledTree()
         return tree
 

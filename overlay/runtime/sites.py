@@ -194,17 +194,13 @@ def _check_parameters(
         kind is Parameter.KEYWORD_ONLY and default is not Parameter.empty for _, kind, default in added
     )
     own = [part for part in shape(made) if part not in added]
+    about = f"the replacement of {replacement.site}"
     if shape(original) != own or len(added) != len(replacement.adds) or not optional:
         more = f", with {', '.join(replacement.adds)} added as optional keywords" if replacement.adds else ""
-        raise OverlayError(
-            f"the replacement of {replacement.site} takes {signature(made)}, the original "
-            f"{signature(original)}{more}"
-        )
+        raise OverlayError(f"{about} takes {signature(made)}, the original {signature(original)}{more}")
     for kind in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction):
         if kind(original) != kind(made):
-            raise OverlayError(
-                f"the replacement of {replacement.site} and the original differ in what {kind.__name__} says"
-            )
+            raise OverlayError(f"{about} and the original differ in what {kind.__name__} says")
 
 
 def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
@@ -231,9 +227,8 @@ def put(sites: Sequence[InstalledSite], *, first: bool = False) -> None:
         held = []
         for site in sites:
             if not site.restored:
-                raise ConflictError(  # noqa: TRY301 -- what was put in place before it is taken out below
-                    f"{site.site} was replaced by someone else at this very moment"
-                )
+                what = f"{site.site} was replaced by someone else at this very moment"
+                raise ConflictError(what)  # noqa: TRY301 -- what was put in place before it is taken out below
             names = sole_names(site.parent, site.name, function_of(site.after)) if first else []
             if site.searched and not names:
                 held.append(site)

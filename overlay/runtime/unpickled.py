@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _WHOLE = ("waiting", "applied")
 #: What has arrived: label and site of each replacement, in order, once.
 _arrived: dict[tuple[str, str], None] = {}
-#: What tells the state of this process, `None` as long as nobody has asked anything of overlay in it.
-_status: Callable[[], Status] | None = None
+#: Tells the state of this process, `None` as long as nobody has asked anything of overlay in it.
+tell: Callable[[], Status] | None = None
 
 
 class Mark(str):
@@ -33,12 +33,6 @@ class Mark(str):
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
         return arrive, (str(self), self.site)
-
-
-def ask(status: Callable[[], Status]) -> None:
-    """Set what is asked for the state of this process when a replacement arrives."""
-    global _status  # noqa: PLW0603 -- of the process, as what arrives is
-    _status = status
 
 
 def mark(label: str, site: str) -> Mark:
@@ -55,7 +49,7 @@ def arrive(label: str, site: str) -> Mark:
     """
     known = (label, site) in _arrived
     _arrived[label, site] = None
-    status = None if _status is None else _status()
+    status = None if tell is None else tell()
     state = _states(() if status is None else status.patches).get(label, "not selected or not enabled")
     if state not in _WHOLE:
         text = f"half-patched: {site} of {label} {CAME}, and here that patch is {state}"

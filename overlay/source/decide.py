@@ -55,14 +55,12 @@ def make_plan(
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts)
 
 
-def settle(
-    patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree | None = None
-) -> dict[str, Verdict]:
+def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree) -> dict[str, Verdict]:
     """Return the verdicts with what patches mean for each other taken into account. Never raises.
 
     Two patches that would both apply to one site (or one to a class and one to its method) conflict, and so
-    does a patch with a requirement that does not apply. With `tree`, a name that a module imported and what
-    it is imported from count as one site: which of them is replaced first would decide what runs.
+    does a patch with a requirement that does not apply. A name that a module imported and what it is imported
+    from count as one site: which of them is replaced first would decide what runs.
     """
     settled = dict(verdicts)
     by_id = {patch.id: patch for patch in patches}
@@ -91,8 +89,7 @@ def settle(
                 mine, theirs = shared[0]
                 what = f"{mine} too" if mine == theirs else f"{theirs}, which bears on {mine}"
                 settled[name] = settled[name].replace(
-                    verdict="conflict",
-                    reason=f"{other} claims {what}: select one of them",
+                    verdict="conflict", reason=f"{other} claims {what}: select one of them"
                 )
     for name in in_order(by_id):
         for needed in by_id[name].requires:
@@ -161,11 +158,10 @@ def _trace(target: Target, tree: Tree) -> str:
 def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVerdict) -> TargetVerdict:
     """Return the verdict on a target that serves a project to which nothing is done. No source is read."""
     version = _told_version(target.project, tree)
-    if served.verdict == "not-installed":
-        reason = f"it serves {served.project} alone, which is not installed"
-    else:
-        reason = f"it serves {served.project} alone, and {served.project} {served.version} needs nothing: "
-        reason += served.reason
+    why = "which is not installed"
+    if served.verdict != "not-installed":
+        why = f"and {served.project} {served.version} needs nothing: {served.reason}"
+    reason = f"it serves {served.project} alone, {why}"
     return blank.replace(verdict="not-needed", version=version, reason=reason)
 
 
@@ -261,7 +257,7 @@ def combine(targets: tuple[TargetVerdict, ...]) -> tuple[str, str]:
     return "apply", "; ".join(notes)
 
 
-def _claims(patch: Patch, verdict: Verdict, tree: Tree | None) -> dict[str, list[str]]:
+def _claims(patch: Patch, verdict: Verdict, tree: Tree) -> dict[str, list[str]]:
     """Return the sites that a patch would replace, each with those that it is imported from."""
     variants = [variant_of(patch, target) for target in verdict.targets]
     return {
@@ -272,9 +268,7 @@ def _claims(patch: Patch, verdict: Verdict, tree: Tree | None) -> dict[str, list
     }
 
 
-def _origins(site: str, tree: Tree | None) -> list[str]:
-    if tree is None:
-        return [site]
+def _origins(site: str, tree: Tree) -> list[str]:
     try:
         return tree.chain(site)
     except Exception:  # noqa: BLE001 -- what cannot be read has been said by `decide`
@@ -297,15 +291,12 @@ class Installed(Record):
 
 def installed(projects: Iterable[Project], tree: InstalledTree) -> tuple[Installed, ...]:
     """Return what is found of each project. Never raises."""
-    return tuple(_look(project, tree) for project in projects)
-
-
-def _look(project: Project, tree: InstalledTree) -> Installed:
-    file = tree.file(project.marker)
-    if not file:
-        return Installed(project=project.name, version="", where="")
-    version = _told_version(project, tree)
-    is_package = os.path.splitext(os.path.basename(file))[0] == "__init__"
-    for _ in range(project.marker.count(".") + 1 + is_package):
-        file = os.path.dirname(file)
-    return Installed(project=project.name, version=version, where=file)
+    found = []
+    for project in projects:
+        where = tree.file(project.marker)
+        version = _told_version(project, tree) if where else ""
+        is_package = os.path.splitext(os.path.basename(where))[0] == "__init__"
+        for _ in range(project.marker.count(".") + 1 + is_package):
+            where = os.path.dirname(where)
+        found.append(Installed(project=project.name, version=version, where=where))
+    return tuple(found)

@@ -50,7 +50,7 @@ def _fields(node: ast.AST) -> list[tuple[str, object]]:
         if field is None or (type(field) is list and not field):
             continue
         if name == "body" and isinstance(node, _WITH_DOCSTRING):
-            field = _without_docstring(field)
+            field = field[1:] if ast.get_docstring(node, clean=False) is not None else field
         elif name == "values" and isinstance(node, ast.JoinedStr):
             field = _pieces(field)
             if not field:
@@ -82,14 +82,3 @@ def _constant(value: object) -> str:
     if type(value) is int and value.bit_length() > _WIDE:
         return hex(value)
     return repr(value)
-
-
-def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    first = body[0] if body else None
-    if (
-        isinstance(first, ast.Expr)
-        and isinstance(first.value, ast.Constant)
-        and isinstance(first.value.value, str)
-    ):
-        return body[1:]
-    return body

@@ -24,11 +24,7 @@ DEFECT_STATES: dict[str, str] = {
 }
 #: Said where neither a setting nor a release is known to help.
 NO_WORKAROUND = "no workaround is known"
-_OF_VERDICTS = {
-    "apply": "open",
-    "not-needed": "not-needed",
-    "not-installed": "not-installed",
-}
+_OF_VERDICTS = {"apply": "open", "not-needed": "not-needed", "not-installed": "not-installed"}
 
 
 class Finding(Record):

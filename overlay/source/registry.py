@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from overlay import log
 from overlay.errors import OverlayError, SelectionError, TrustError
 from overlay.model import settings
-from overlay.model.record import Record
+from overlay.model.record import TYPE_CHECKING, Record
 from overlay.patch import Patch, Project
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
@@ -127,8 +127,9 @@ def _added() -> list[Row]:
 
     try:
         rows = read(path)
-    except OverlayError as error:
-        raise TrustError(f"OVERLAY_TRUST: {error}; correct it, or unset OVERLAY_TRUST") from error
+    except (OSError, OverlayError) as error:
+        why = f"{path} cannot be read: {error}" if isinstance(error, OSError) else error
+        raise TrustError(f"OVERLAY_TRUST: {why}; correct it, or unset OVERLAY_TRUST") from error
     here = {row.patch: of_module(_modules[row.patch]) for row in rows if row.patch in _modules}
     for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
         log.warning(f"OVERLAY_TRUST: ignored the rows of {patch} in {path}: its code has changed since")
@@ -146,23 +147,13 @@ def _place(patch: str) -> str:
 def _rows_beside(project: str) -> list[Row]:
     """Return the rows of the table in the package of a project's patches, none if it has no table."""
     if project not in _rows:
-        from overlay.source.table import rows_in
+        from overlay.source.table import TABLE_FILE, read
 
-        path, data = _beside(project)
-        _rows[project] = [] if data is None else rows_in(data, path)
+        rows: list[Row] = []
+        with suppress(OSError):
+            rows = read(os.path.join(next(iter(import_module(project).__path__), ""), TABLE_FILE))
+        _rows[project] = rows
     return _rows[project]
-
-
-def _beside(project: str) -> tuple[str, bytes | None]:
-    """Return the path and the content of the table in a package, which need not have one."""
-    from overlay.source.table import TABLE_FILE
-
-    path = os.path.join(next(iter(import_module(project).__path__), ""), TABLE_FILE)
-    try:
-        with open(path, "rb") as file:
-            return path, file.read()
-    except OSError:
-        return path, None
 
 
 def import_module(name: str) -> ModuleType:
@@ -183,11 +174,6 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     return patches
 
 
-def ids(pack: str = PACK) -> list[str]:
-    """Return the ids of the patches of a pack, by its files. Nothing of them is imported."""
-    return [ident for ident, _ in _listed(pack)]
-
-
 def _listed(pack: str) -> list[tuple[str, str]]:
     """Return the id of each patch of a pack, without a prefix, and the module that holds it."""
     return [
@@ -198,20 +184,24 @@ def _listed(pack: str) -> list[tuple[str, str]]:
     ]
 
 
-def watched_packages() -> frozenset[str]:
-    """Return the top-level packages that the patches which come with overlay are for."""
-    return frozenset(name for one in _projects() for name in one.packages())
+def awaited() -> tuple[frozenset[str], list[str]]:
+    """Return the top-level packages that patches are for, and the ids of those that come with overlay.
 
-
-def missing_projects() -> list[str]:
-    """Return the projects whose patches are not installed, as after an interrupted installation."""
-    there = {name for folder in import_module(PACK).__path__ for name in _folders(folder)}
-    return sorted({one.name.partition("-")[0] for one in _projects()} - there)
-
-
-def _projects() -> list[Project]:
-    found = vars(import_module(f"{COMPAT}.projects")).values()
-    return [one for one in found if isinstance(one, Project)]
+    No patch is imported. Raises `OverlayError` if they are not there, or, as after an interrupted
+    installation, not all of them.
+    """
+    try:
+        known = vars(import_module(f"{COMPAT}.projects")).values()
+        ids = [ident for ident, _ in _listed(PACK)]
+    except ModuleNotFoundError:
+        check_whole()
+        raise
+    projects = [one for one in known if isinstance(one, Project)]
+    wanted = {one.name.partition("-")[0] for one in projects}
+    if missing := wanted.difference(ident.partition(".")[0] for ident in ids):
+        them = ", ".join(sorted(missing))
+        raise OverlayError(f"patches that come with overlay are missing ({them}): install overlay again")
+    return frozenset(name for one in projects for name in one.packages()), ids
 
 
 def _folders(folder: str) -> list[str]:
@@ -247,9 +237,6 @@ def _load(module: str, expected: str) -> Patch:
     return patch
 
 
-GROUP = "overlay.patches"
-
-
 class Pack(Record):
     """An installed pack."""
 
@@ -269,7 +256,7 @@ def wanted_packs() -> list[Pack]:
 
     # An entry point may be there twice, with its distribution on two places of the path.
     found: dict[str, set[Pack]] = {}
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group=PACK):
         about = ("", "") if point.dist is None else (point.dist.name, point.dist.version)
         pack = Pack(name=point.name, package=point.value, distribution=about[0], version=about[1])
         found.setdefault(point.name, set()).add(pack)
@@ -282,7 +269,6 @@ def wanted_packs() -> list[Pack]:
             )
         if len(found[name]) > 1:
             claims = sorted(f"{pack.distribution} {pack.version} ({pack.package})" for pack in found[name])
-            them = " and ".join(claims)
-            msg = f"OVERLAY_PACKS: the name {name!r} is claimed by {them}: uninstall one of them"
-            raise SelectionError(msg)
+            msg = f"the name {name!r} is claimed by {' and '.join(claims)}: uninstall one of them"
+            raise SelectionError(f"OVERLAY_PACKS: {msg}")
     return [pack for name in wanted for pack in found[name]]

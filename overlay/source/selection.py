@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 
 from overlay.model import settings
-from overlay.model.record import Record
+from overlay.model.record import TYPE_CHECKING, Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -46,10 +45,8 @@ def choose(
     """Return what an argument of `enable()` selects, or else the environment. Raises `SelectionError`."""
     companions = tuple(sorted(patch.id for patch in known.values() if patch.companion))
     opt_in = tuple(sorted(patch.id for patch in known.values() if patch.opt_in))
-    if patches is not None and not isinstance(patches, str):
-        patches = settings.terms(patches)
-    ids = settings.select(known, patches, environ, companions, opt_in)
     terms = settings.asked(patches, environ)
+    ids = settings.select(known, None if patches is None else terms, environ, companions, opt_in)
     return Selection(
         ids=ids,
         companions=tuple(name for name in companions if name in ids and name not in terms),

@@ -104,11 +104,6 @@ def find(module: Module, qualname: str) -> list[Found]:
     return [*found, *(Found(item.node, item.headers) for item in bearing)]
 
 
-def is_condition(header: list[object]) -> bool:
-    """Return whether a header decides if a statement runs: all but that of a class."""
-    return header[0] != _CLASS
-
-
 def _statements(body: list[ast.stmt], headers: Headers) -> Iterator[tuple[ast.AST, Headers]]:
     """Walk the statements, handlers and cases of a scope, and not into the scopes inside it."""
     stack: list[tuple[ast.AST, Headers]] = [(node, headers) for node in reversed(body)]
@@ -120,9 +115,8 @@ def _statements(body: list[ast.stmt], headers: Headers) -> Iterator[tuple[ast.AS
         suites = [name for name in _SUITES if getattr(node, name, None)]
         if not suites:
             continue
-        decides = [
-            value for name, value in ast.iter_fields(node) if name not in _SUITES and value is not None
-        ]
+        fields = ast.iter_fields(node)
+        decides = [value for name, value in fields if name not in _SUITES and value is not None]
         words = {"body": type(node).__name__, "orelse": "else"}
         inner = [
             (child, ([words.get(name, name), *decides], *headers))
@@ -140,7 +134,8 @@ def _bound(node: ast.AST) -> dict[str, tuple[ast.AST, bool | None]]:
     elif isinstance(node, (ast.Import, ast.ImportFrom)):
         for alias in node.names:
             # Other names of the same statement are no business of this one.
-            found[alias.asname or alias.name.partition(".")[0]] = _only(node, alias), True
+            alone = type(node)(**{**dict(ast.iter_fields(node)), "names": [alias]})
+            found[alias.asname or alias.name.partition(".")[0]] = ast.copy_location(alone, node), True
     elif isinstance(node, ast.ExceptHandler) and node.name:
         found[node.name] = node, False
     annotates = isinstance(node, ast.AnnAssign) and node.value is None
@@ -185,12 +180,6 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
             stack += ast.iter_child_nodes(part)
 
 
-def _only(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> ast.AST:
-    if isinstance(node, ast.Import):
-        return ast.copy_location(ast.Import(names=[alias]), node)
-    return ast.copy_location(ast.ImportFrom(module=node.module, names=[alias], level=node.level), node)
-
-
 #: What has statements or expressions of its own that do not run with those around them.
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 #: Of what stands in these, not all is evaluated each time.
@@ -220,7 +209,7 @@ def digest(module: Module, qualname: str) -> str | None:
     parts: list[object] = []
     for item in found:
         parts.append(item.node)
-        headers = [header for header in item.headers if len(found) > 1 or not is_condition(header)]
+        headers = [header for header in item.headers if len(found) > 1 or header[0] == _CLASS]
         if headers:
             parts.append(headers)
     return digests.digest(parts) if found else None
@@ -234,9 +223,8 @@ def presence(module: Module, qualname: str) -> bool | str:
         return True
     if module.stars():
         return f"may come from `{ast.unparse(module.stars()[0].node)}`"
-    is_more = outer != qualname and any(
-        not isinstance(item.node, ast.ClassDef) for item in find(module, outer)
-    )
+    around = find(module, outer) if outer != qualname else []
+    is_more = any(not isinstance(item.node, ast.ClassDef) for item in around)
     if said or is_more or outer in module.declared:
         return "may exist: it is set by something else than a definition, or deleted"
     return False
@@ -287,17 +275,15 @@ def calls(module: Module, qualname: str, callee: str, last: bool) -> bool:
             return False
     else:
         return False
-    end = function.body[-1]
-    is_end = (
-        isinstance(end, ast.Expr) and isinstance(end.value, ast.Call) and _is_name(end.value.func, callee)
-    )
+    end = getattr(function.body[-1], "value", None) if isinstance(function.body[-1], ast.Expr) else None
+    is_end = isinstance(end, ast.Call) and _is_name(end.func, callee)
     return not last or (is_end and sum(_is_name(part, callee) for part in parts) == 1)
 
 
 def _decorators(node: ast.AST) -> list[str]:
-    return (
-        [] if isinstance(node, ast.ClassDef) else list(map(ast.unparse, getattr(node, "decorator_list", ())))
-    )
+    if isinstance(node, ast.ClassDef):
+        return []
+    return list(map(ast.unparse, getattr(node, "decorator_list", ())))
 
 
 def _binds(node: ast.AST, name: str) -> bool:

@@ -11,8 +11,10 @@ import ast
 import os
 import re
 import sys
+from contextlib import suppress
 from glob import escape, glob
 from importlib.machinery import ModuleSpec
+from importlib.util import resolve_name
 from types import CodeType
 
 from overlay.errors import SourceError
@@ -124,12 +126,16 @@ class Tree:
         return [item.node for item in find(parsed, qualname)] if qualname else [parsed.tree]
 
     def code(self, site: str) -> list[CodeType]:
-        """Return what the source compiles to at a site that is defined there.
+        """Return what the source compiles to at a site that is defined there, without where it lies.
 
         More than one if the source defines it more than once. Raises `SourceError`.
         """
         module, qualname = split_site(site)
-        return inside(self._code(module), qualname)
+        found = self._code(module)
+        for name in qualname.split("."):
+            constants = [constant for one in found for constant in one.co_consts]
+            found = [one for one in constants if isinstance(one, CodeType) and one.co_name == name]
+        return [bare(one) for one in found]
 
     def _code(self, module: str) -> list[CodeType]:
         """Return what all of a module compiles to: how a call is compiled depends on what is imported."""
@@ -167,7 +173,11 @@ class Tree:
             # What a module defines itself it does not import, and need not be parsed for that.
             here = not text or not name or re.search(defined, text, re.MULTILINE)
             found = None if here else self._answer(site, shape.imported)
-            self.imported[site] = _absolute(found, module, is_package=self.is_package(module))
+            self.imported[site] = ""
+            if found is not None:
+                level, base, name = found
+                package = module if self.is_package(module) else module.rpartition(".")[0]
+                self.imported[site] = f"{resolve_name('.' * level + base, package)}:{name}"
         return self.imported[site]
 
     def _text(self, module: str) -> str | None:
@@ -175,9 +185,15 @@ class Tree:
         return self._once(lambda: self.source(module), "text", module)
 
     def text_digest(self, module: str) -> str:
-        """Return the digest of a source, `none` if there is no such module. Raises `SourceError`."""
+        """Return the digest of a whole source, `none` if there is no such module. Raises `SourceError`."""
+        from hashlib import sha256
+
         text = self._text(module)
-        return "none" if text is None else self._once(lambda: text_digest(text), "digest", module)
+        if text is None:
+            return "none"
+        return self._once(
+            lambda: sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32], "digest", module
+        )
 
     def let_go(self) -> None:
         """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
@@ -309,47 +325,14 @@ class InstalledTree(Tree):
         return list(dict.fromkeys(found))
 
 
-def text_digest(text: str) -> str:
-    """Return the digest of a whole source."""
-    from hashlib import sha256
-
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
 def _wrong(module: str, what: str, error: Exception) -> str:
     return f"the source of {module} {what}: {str(error) or type(error).__name__}"
-
-
-def _absolute(imported: tuple[int, str, str] | None, module: str, *, is_package: bool) -> str:
-    """Return the site that a name of a module is imported from, empty if it is not, or by more than that.
-
-    `imported`: the level of the `from` import that alone binds the name, the module in it, and the name.
-    """
-    if imported is None:
-        return ""
-    level, base, name = imported
-    if level:
-        package = module.split(".")
-        if not is_package:
-            package.pop()
-        package = package[: len(package) - level + 1]
-        base = ".".join([*package, base] if base else package)
-    return f"{base}:{name}"
 
 
 def bare(code: CodeType) -> CodeType:
     """Return code without where it lies. Python compares all the rest, -0.0 and 0.0 told apart."""
     inside = tuple(bare(one) if isinstance(one, CodeType) else one for one in code.co_consts)
     return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=inside)
-
-
-def inside(code: list[CodeType], qualname: str) -> list[CodeType]:
-    """Return what has a qualified name in the code of a module, without where it lies."""
-    found = code
-    for name in qualname.split("."):
-        constants = [constant for one in found for constant in one.co_consts]
-        found = [one for one in constants if isinstance(one, CodeType) and one.co_name == name]
-    return [bare(one) for one in found]
 
 
 #: Bytes of a source or a version file, many times what any module that a patch knows has. A parser takes a
@@ -417,11 +400,8 @@ def ask_path(module: str, path: Sequence[str]) -> ModuleSpec | None:
 def _entry_finder(entry: str) -> Any:
     """Return a fresh finder for one folder or archive: the interpreter's own ones cache what they list."""
     for hook in sys.path_hooks:
-        try:
-            finder: Any = hook(entry)
-        except ImportError:  # that is how a path hook says no
-            continue
-        return finder
+        with suppress(ImportError):  # that is how a path hook says no
+            return hook(entry)
     return None
 
 
@@ -435,14 +415,10 @@ def read_file(path: str, spec: ModuleSpec | None) -> bytes | None:
     """Return a file, also one inside an archive, `None` if there is none, or one of no reasonable size."""
     if is_endless(path):
         return None
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        pass
-    get_data = getattr(spec and spec.loader, "get_data", None)
-    try:
-        data: bytes | None = get_data(path) if get_data else None
-    except OSError:
-        return None
-    return data
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read()
+    get_data = getattr(spec and spec.loader, "get_data", lambda _: None)
+    with suppress(OSError):
+        data: bytes | None = get_data(path)
+        return data
+    return None

@@ -217,13 +217,9 @@ def _release(text: str) -> Version | None:
 
 
 def read(path: str) -> list[Row]:
-    """Return the rows of a file. Raises `OverlayError` for what is no table."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise OverlayError(f"{path} cannot be read: {error}") from error
-    return rows_in(data, path)
+    """Return the rows of a file. Raises `OSError`, and `OverlayError` for what is no table."""
+    with open(path, "rb") as file:
+        return rows_in(file.read(), path)
 
 
 def rows_in(data: bytes, path: str) -> list[Row]:
@@ -268,12 +264,8 @@ def _fault(site: str, said: Said, tree: Tree) -> str:
             return "exists" if there is True else there or ""
         if str(said).startswith(_CALLS):
             _, callee, *last = str(said).split()
-            whole = tree.calls(site, callee, last=bool(last))
-            return (
-                ""
-                if whole
-                else f"does not call {callee} in each run{' as its last statement' if last else ''}"
-            )
+            fault = f"does not call {callee} in each run{' as its last statement' if last else ''}"
+            return "" if tree.calls(site, callee, last=bool(last)) else fault
         digest = tree.digest(site)
     except SourceError as error:
         return f"cannot be checked: {error}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import sys
 import threading
 from typing import Any
@@ -82,22 +81,6 @@ def test_a_package_without_init(upstream: Upstream, enabled: Engines) -> None:
     assert told(engine).state == "applied"
     engine.disable()
     assert core.scale(1) == user.use(1) == 2
-
-
-def test_a_package_without_init_in_an_archive(
-    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such a package has no loader that could be asked for its other files: its version cannot be told."""
-    (upstream.root / "fakeup/__init__.py").unlink()
-    patch = upstream.patch()
-    archive = shutil.make_archive(str(upstream.root.with_name("packed")), "zip", upstream.root)
-    shutil.rmtree(upstream.root / "fakeup")
-    monkeypatch.syspath_prepend(archive)
-    engine = enabled(patch)
-    assert upstream.load().scale(1) == 200
-    verdict = told(engine).verdict
-    assert verdict is not None
-    assert verdict.where() == "fakeup of unknown version"
 
 
 @pytest.mark.parametrize("late", [False, True])

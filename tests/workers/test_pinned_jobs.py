@@ -48,19 +48,6 @@ def test_a_pinned_process_is_patched(job: Job) -> None:
         assert done.stdout.split() == [PATCHED], done.stderr
 
 
-def test_a_changed_pack_stops_the_process_before_its_code_runs(job: Job) -> None:
-    marker = job.file.parent / "ran"
-    with (job.venv.site / PACK).open("a") as file:
-        file.write(f"\nopen({str(marker)!r}, 'w')\n")
-    done = job.venv.run("-c", "print('went on')", **job.settings)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "overlay: this process is stopped: this process differs from" in done.stderr
-    assert "pack acme: content: locked " in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not marker.exists()
-
-
 def test_another_target_stops_the_process_at_its_import(job: Job) -> None:
     (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
     assert job.venv.run("-c", "print('went on')", **job.settings).stdout == "went on\n"

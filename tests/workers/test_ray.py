@@ -50,3 +50,14 @@ def test_settings_travel_and_what_was_said_is_kept(clean: pytest.MonkeyPatch, tm
 def test_what_is_no_runtime_env_is_refused(clean: pytest.MonkeyPatch, existing: Any) -> None:
     with pytest.raises(SelectionError, match="dictionary"):
         overlay.ray.runtime_env(existing)
+
+
+def test_what_enable_was_given_is_sent(clean: pytest.MonkeyPatch) -> None:
+    clean.setenv("OVERLAY_PATCHES", "none")
+    overlay.enable(["megatron.recompute", "-megatron.agreement"], strict=True)
+    try:
+        sent = overlay.ray.runtime_env({"env_vars": {"A": "1"}})["env_vars"]
+    finally:
+        overlay.disable()
+    patches = {"OVERLAY_PATCHES": "megatron.recompute,-megatron.agreement"}
+    assert sent == {"OVERLAY": "1", **patches, "OVERLAY_STRICT": "1", "A": "1"}

@@ -15,7 +15,6 @@ import pytest
 from local_cluster import HERE, PATIENCE, Cluster, running
 from worksite import PATCHED, PLAIN, Venv
 
-import overlay.ray
 from overlay.errors import WorkersError
 from overlay.launch import startup, workers
 from overlay.runtime.job_log import JobLog
@@ -358,16 +357,3 @@ def test_a_ray_that_is_not_known_is_heard_of(
     fake.strict = True
     with pytest.raises(WorkersError, match="not as overlay knows it"):
         fake.jobs.watch()
-
-
-def test_what_enable_was_given_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("OVERLAY")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("OVERLAY_PATCHES", "none")
-    overlay.enable(["megatron.recompute", "-megatron.agreement"], strict=True)
-    try:
-        sent = overlay.ray.runtime_env({"env_vars": {"A": "1"}})["env_vars"]
-    finally:
-        overlay.disable()
-    patches = {"OVERLAY_PATCHES": "megatron.recompute,-megatron.agreement"}
-    assert sent == {"OVERLAY": "1", **patches, "OVERLAY_STRICT": "1", "A": "1"}

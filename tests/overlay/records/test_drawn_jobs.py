@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from fake_upstream import TESTED, Upstream, forget
+from fake_upstream import TESTED, Engines, Upstream, forget
 from simulated_ranks import compare, named
 
 from overlay.records.agreement import Statement
-from overlay.runtime.engine import Engine
 
 SEED = int(os.environ.get("OVERLAY_TEST_SEED") or random.randrange(2**32))
 JOBS = 24
@@ -88,7 +86,7 @@ def brings(name: str) -> set[str]:
 class Site:
     """Where the sessions of ranks are made, one after the other."""
 
-    def __init__(self, upstream: Upstream, engines: Callable[..., Engine], set_variable: Any) -> None:
+    def __init__(self, upstream: Upstream, engines: Engines, set_variable: Any) -> None:
         self._upstream, self._engines, self._set = upstream, engines, set_variable
         upstream.write(more="def more(value):\n    return value\n")
         self._patches = [
@@ -159,7 +157,7 @@ def unchanged(original: Any, _module: Any) -> Any:
 
 @pytest.mark.parametrize("fault", ["", *FAULTS])
 def test_healthy_jobs_go_on_and_half_patched_ones_are_named(
-    fault: str, upstream: Upstream, engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+    fault: str, upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     print(f"OVERLAY_TEST_SEED={SEED}")
     draw, site = random.Random(f"{SEED}/{fault}"), Site(upstream, engines, monkeypatch.setenv)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_upstream import Upstream, untested
+from fake_upstream import Engines, Upstream, untested
 
 from overlay.errors import PatchError, PinError
 from overlay.patch import Patch
@@ -22,7 +21,7 @@ from overlay.runtime.engine import Engine
 class Pinned:
     """Locks a patch, and pins engines to that."""
 
-    def __init__(self, engines: Callable[..., Engine], path: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, engines: Engines, path: Path, patch: pytest.MonkeyPatch) -> None:
         self._engines = engines
         self.path = path
         self._patch = patch
@@ -50,9 +49,7 @@ class Pinned:
 
 
 @pytest.fixture
-def pinned(
-    upstream: Upstream, engines: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Pinned:
+def pinned(upstream: Upstream, engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pinned:
     return Pinned(engines, tmp_path / "overlay.lock", monkeypatch)
 
 

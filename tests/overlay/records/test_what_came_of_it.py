@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import clean
+from command_line import clean, overlay, read
 
 from overlay.desk.prove.rows import text_of
 from overlay.desk.report import job
@@ -202,23 +202,19 @@ def test_a_ledger_that_many_say_is_written_once(program: Path, tmp_path: Path) -
     assert "There is no ledger of ranks 3-4." in said
 
 
-def test_a_rank_that_differs_is_named(program: Path, tmp_path: Path) -> None:
+def test_a_rank_with_other_settings_and_one_with_other_code_of_a_patch_are_named(
+    program: Path, tmp_path: Path
+) -> None:
     folder = str(tmp_path / "job")
     for rank in range(4):
-        run(program, "1", RANK=str(rank), OVERLAY_LEDGER_DIR=folder, OVERLAY_STRICT=str(int(rank == 2)))
-    said = job.read(folder).table()
-    assert "4 processes that say 2 different things" in said
-    assert "they differ in\n  strict\n    ranks 0-1,3  no\n    rank 2       yes" in said
-
-
-def test_a_rank_with_other_code_of_a_patch_is_named(program: Path, tmp_path: Path) -> None:
-    folder = str(tmp_path / "job")
-    for rank in range(3):
         with open(tmp_path / "patches/up/doubled/effect.py", "a") as file:  # noqa: PTH123
-            file.write("MORE = 1\n" * (rank == 2))
-        run(program, "1", RANK=str(rank), OVERLAY_LEDGER_DIR=folder)
-    (one,) = job.read(folder).to_dict()["differences"]
-    assert (one["fact"], [who for who, _ in one["said"]]) == ("overlay", ["ranks 0-1", "rank 2"])
+            file.write("MORE = 1\n" * (rank == 3))
+        run(program, "1", RANK=str(rank), OVERLAY_LEDGER_DIR=folder, OVERLAY_STRICT=str(int(rank == 2)))
+    found = job.read(folder)
+    one, _ = found.to_dict()["differences"]
+    assert (one["fact"], [who for who, _ in one["said"]]) == ("overlay", ["ranks 0-2", "rank 3"])
+    assert "4 processes that say 3 different things" in found.table()
+    assert "\n  strict\n    ranks 0-1,3  no\n    rank 2       yes" in found.table()
 
 
 def test_a_process_that_is_killed_leaves_what_was_written_last(program: Path, tmp_path: Path) -> None:
@@ -303,10 +299,9 @@ def test_a_relative_folder_is_that_of_the_start(program: Path, tmp_path: Path) -
 
 
 def test_many_processes_write_at_once(tmp_path: Path) -> None:
-    import overlay
     from overlay.records.files import LedgerFile
 
-    status, children = overlay.status(), []
+    status, children = Engine(dict).status(), []
     for rank in range(200):
         pid = os.fork()
         if pid == 0:
@@ -324,11 +319,9 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
 def test_the_command_prints_text_and_data(program: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "job")
     run(program, "12", RANK="0", OVERLAY_LEDGER_DIR=folder)
-    command = [sys.executable, "-m", "overlay", "report", folder]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    told = overlay("report", folder).stdout
     assert told.startswith("1 process\n")
     assert "up.doubled changed 1 of 1 call; up to 12 (1 process)" in told
-    printed = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=60)
-    found = json.loads(printed.stdout)
+    found = read("report", folder)
     assert (found["processes"], found["differences"], found["missing"]) == (1, [], [])
     assert found["effects"]["up.doubled"]["values"]["changed"] == 1

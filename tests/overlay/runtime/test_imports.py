@@ -231,17 +231,22 @@ def test_a_target_without_source(upstream: Upstream, enabled: Engines) -> None:
     assert "installed without its source" in status.reason
 
 
+@pytest.mark.parametrize("version", ["1.2.0", "of unknown version"])
 def test_a_target_in_an_archive(
-    upstream: Upstream, engines: Engines, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, engines: Engines, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
+    """A package without `__init__.py` has no loader there that could be asked for its other files."""
     import shutil
 
+    if version != "1.2.0":
+        (upstream.root / "fakeup/__init__.py").unlink()
     patch = upstream.patch()
     archive = shutil.make_archive(str(tmp_path / "packed"), "zip", upstream.root)
     shutil.rmtree(upstream.root / "fakeup")
     monkeypatch.syspath_prepend(archive)
     engine = engines(patch)
     assert engine.plan().verdicts[0].verdict == "apply"
-    assert engine.plan(site=archive).verdicts[0].verdict == "apply"
+    verdict = engine.plan(site=archive).verdicts[0]
+    assert (verdict.verdict, verdict.where()) == ("apply", f"fakeup {version}")
     engine.enable()
     assert upstream.load().scale(1) == 200

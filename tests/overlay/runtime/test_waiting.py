@@ -18,9 +18,9 @@ from threads import at_once
 
 from overlay.errors import OverlayError, SelectionError
 from overlay.patch import Patch, Project
-from overlay.runtime import engine as engine_module
 from overlay.runtime.engine import Engine
-from overlay.source.registry import load_patches, watched_packages
+from overlay.source import registry
+from overlay.source.registry import awaited, load_patches
 
 
 class Armed:
@@ -44,7 +44,7 @@ def armed(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Armed
     """Return an engine that is armed with a patch of the toy upstream."""
     for name in ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(engine_module, "awaited", lambda: (frozenset({PACKAGE}), ["fakeup.scale"]))
+    monkeypatch.setattr(registry, "awaited", lambda: (frozenset({PACKAGE}), ["fakeup.scale"]))
     made = Armed()
     made.patches = [upstream.patch({"fakeup.core:scale": triple})]
     made.engine.arm(at_start=True)
@@ -138,7 +138,7 @@ def test_a_selection_that_is_in_vain_is_named_by_who_speaks(
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("OVERLAY_PATCHES", terms)
     ids = ["fakeup.scale", "gone.f"]
-    monkeypatch.setattr(engine_module, "awaited", lambda: (frozenset({PACKAGE}), ids))
+    monkeypatch.setattr(registry, "awaited", lambda: (frozenset({PACKAGE}), ids))
     armed.engine = Engine(armed._load, table=tables(), speaks=True)
     # By the environment, by a call before the upstream is imported, and by one after that.
     for enable in (armed.engine.arm, armed.engine.enable, armed.engine.enable):
@@ -185,27 +185,19 @@ def test_a_file_that_is_run_wakes_it(
 
 
 @pytest.mark.parametrize("error", [ImportError("gone"), OverlayError("broken"), SyntaxError("bad")])
-def test_what_cannot_be_loaded_is_said(
-    armed: Armed, error: Exception, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_loaded_is_said_and_in_strict_mode_ends_each_import(
+    armed: Armed, error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     armed.error = error
-    assert core().scale(1) == 2
-    assert "NOT enabled" in capsys.readouterr().err
-    assert not armed.engine.enabled
-
-
-@pytest.mark.parametrize("error", [ImportError("gone"), OverlayError("broken"), SyntaxError("bad")])
-def test_in_strict_mode_it_ends_each_import(
-    armed: Armed, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("OVERLAY_STRICT", "1")
-    armed.error = error
     for _ in range(2):
         with pytest.raises(OverlayError, match=str(error)) as raised:
             core()
         assert not isinstance(raised.value, ImportError)
-    armed.error = None
-    assert core().scale(1) == 200
+    monkeypatch.setenv("OVERLAY_STRICT", "0")
+    assert core().scale(1) == 2
+    assert "NOT enabled" in capsys.readouterr().err
+    assert not armed.engine.enabled
 
 
 def test_a_variable_that_nobody_knows_is_named_once(
@@ -234,7 +226,7 @@ def test_threads_that_import_at_once_find_it_patched(armed: Armed) -> None:
 def test_each_package_that_a_patch_changes_is_watched() -> None:
     """Else a patch of a module in another package would be loaded too late."""
     changed = {name.partition(".")[0] for patch in load_patches().values() for name in patch.modules()}
-    assert changed <= watched_packages()
+    assert changed <= awaited()[0]
 
 
 def test_what_enable_is_given_holds_when_the_upstream_is_imported(armed: Armed, upstream: Upstream) -> None:

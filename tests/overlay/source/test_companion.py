@@ -5,16 +5,14 @@ from __future__ import annotations
 import gc
 import re
 import shlex
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_upstream import Upstream, forget, triple, untested
+from fake_upstream import Engines, Upstream, forget, triple, untested
 
 from overlay import cli
 from overlay.errors import PatchError, PinError
 from overlay.patch import Patch
-from overlay.runtime.engine import Engine
 
 LOST = "without it, ranks train on without a word"
 
@@ -49,11 +47,7 @@ def broken(_original: Any, _module: Any) -> Any:
 @pytest.mark.parametrize("asked", ["all", "fakeup.*", "other.*,fakeup.*", "-none.such", "o*"])
 @pytest.mark.parametrize("strict", [True, False])
 def test_one_that_nobody_named_is_one_warning_also_in_strict_mode(
-    upstream: Upstream,
-    engines: Callable[..., Engine],
-    capfd: pytest.CaptureFixture[str],
-    asked: str,
-    strict: bool,
+    upstream: Upstream, engines: Engines, capfd: pytest.CaptureFixture[str], asked: str, strict: bool
 ) -> None:
     spare = upstream.patch({"fakeup.user:use": unchanged}, name="none.such")
     engine = engines(upstream.patch(), companion(upstream), spare)
@@ -74,9 +68,7 @@ def test_one_that_nobody_named_is_one_warning_also_in_strict_mode(
 @pytest.mark.parametrize(
     "asked", ["other.agree", ["fakeup.scale", "other.agree"], "-other.agree,other.agree", "*,other.agree"]
 )
-def test_one_that_somebody_named_is_an_error(
-    upstream: Upstream, engines: Callable[..., Engine], asked: Any
-) -> None:
+def test_one_that_somebody_named_is_an_error(upstream: Upstream, engines: Engines, asked: Any) -> None:
     engine = engines(upstream.patch(), companion(upstream))
     engine.enable(asked, strict=True)
     with pytest.raises(PatchError, match=r"other\.agree is unknown-source"):
@@ -87,7 +79,7 @@ def test_one_that_somebody_named_is_an_error(
 
 @pytest.mark.parametrize("kind", ["fails", "incomplete"])
 def test_however_it_cannot_be_applied(
-    upstream: Upstream, engines: Callable[..., Engine], capfd: pytest.CaptureFixture[str], kind: str
+    upstream: Upstream, engines: Engines, capfd: pytest.CaptureFixture[str], kind: str
 ) -> None:
     make = broken if kind == "fails" else triple_of
     agree = companion(upstream, works=True).replace(
@@ -105,7 +97,7 @@ def test_however_it_cannot_be_applied(
 
 
 def test_a_pin_that_has_it_applied_holds_for_it_too(
-    upstream: Upstream, engines: Callable[..., Engine], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, engines: Engines, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from overlay.records import lock as lockfile
 
@@ -127,11 +119,7 @@ SELECTIONS = (None, "all", "fakeup.*", "fakeup.scale,fakeup.use", "-other.agree"
 @pytest.mark.parametrize("asked", SELECTIONS)
 @pytest.mark.parametrize("by", ["environment", "argument"])
 def test_the_way_out_that_an_error_names_works_as_printed(
-    upstream: Upstream,
-    engines: Callable[..., Engine],
-    monkeypatch: pytest.MonkeyPatch,
-    asked: str | None,
-    by: str,
+    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, asked: str | None, by: str
 ) -> None:
     if by != "environment" and not asked:
         return
@@ -174,10 +162,7 @@ def test_the_way_out_that_an_error_names_works_as_printed(
 
 
 def test_both_ways_out_of_a_conflict_work_as_printed(
-    upstream: Upstream,
-    engines: Callable[..., Engine],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     patches = (
         upstream.patch(),
@@ -203,7 +188,7 @@ def test_both_ways_out_of_a_conflict_work_as_printed(
 
 def test_the_commands_exit_as_if_it_were_not_there(
     upstream: Upstream,
-    engines: Callable[..., Engine],
+    engines: Engines,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Any,

@@ -69,16 +69,10 @@ def test_conflict_between_two_patches_on_one_site_or_on_its_class() -> None:
         patch(variant(site="lib.core:A.g"), name="lib.method"),
         patch(variant(site="lib.core:A"), name="lib.whole"),
     )
-    settled = settle([method, whole], {p.id: look(p) for p in (method, whole)})
+    settled = settle([method, whole], {p.id: look(p) for p in (method, whole)}, tree())
     assert {verdict.verdict for verdict in settled.values()} == {"conflict"}
-    apart = settle([one, method], {p.id: look(p) for p in (one, method)})
+    apart = settle([one, method], {p.id: look(p) for p in (one, method)}, tree())
     assert {verdict.verdict for verdict in apart.values()} == {"apply"}
-
-
-def test_not_selected() -> None:
-    plan = make_plan([patch()], [], tree(), Table(rows(patch())))
-    assert plan.verdicts[0].verdict == "not-selected"
-    assert plan.loud == ()
 
 
 def test_a_requirement_that_does_not_apply() -> None:
@@ -161,12 +155,6 @@ def test_the_version_that_cannot_be_read_says_so() -> None:
     assert verdict.reason == "the version of lib cannot be read: ModuleNotFoundError: tomllib"
 
 
-def test_an_expression_that_is_too_deep_is_unknown() -> None:
-    verdict = look(patch(), tree(core=f"def f(x):\n    return {'+'.join(['x'] * 1500)}\n"))
-    assert verdict.verdict == "unknown-source"
-    assert "lib.core:f" in verdict.reason
-
-
 def test_a_project_without_its_marker_is_there_if_what_is_replaced_is() -> None:
     marked = patch().targets[0].replace(project=PROJECT.replace(marker="lib.mark"))
     verdict = look(patch().replace(targets=(marked,)))
@@ -212,9 +200,6 @@ def test_a_name_that_is_imported_and_what_it_is_imported_from_are_one_site() -> 
     )
     for one, two in ((user, near), (far, near)):  # names of their own in modules of their own
         assert {verdict.verdict for verdict in both(one, two, files).values()} == {"apply"}
-    source = MemoryTree(files)
-    without_tree = settle([core, user], {p.id: look(p, source, on=source) for p in (core, user)})
-    assert {verdict.verdict for verdict in without_tree.values()} == {"apply"}
 
 
 def test_star_imports_leave_things_open() -> None:

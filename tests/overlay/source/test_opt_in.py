@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from fake_upstream import Upstream
+from fake_upstream import Engines, Upstream
 
 from overlay.desk.commands import explanation, patch_table
 from overlay.runtime.engine import Engine
@@ -20,13 +19,13 @@ def reading(original: Any, _module: Any) -> Any:
     return run
 
 
-def two(upstream: Upstream, engines: Callable[..., Engine]) -> Engine:
+def two(upstream: Upstream, engines: Engines) -> Engine:
     """Return an engine with two patches, of which one is selected by its id alone."""
     sites = {"fakeup.core:Engine.run": reading}
     return engines(upstream.patch(), upstream.patch(sites, name="fakeup.reading", opt_in=True))
 
 
-def test_it_is_not_put_in_unless_it_is_named(upstream: Upstream, engines: Callable[..., Engine]) -> None:
+def test_it_is_not_put_in_unless_it_is_named(upstream: Upstream, engines: Engines) -> None:
     engine = two(upstream, engines)
     for terms, run in (("all", 200), ("all,fakeup.reading", 201), ("fakeup.reading", 3), (None, 200)):
         engine.enable(terms)
@@ -34,9 +33,7 @@ def test_it_is_not_put_in_unless_it_is_named(upstream: Upstream, engines: Callab
         engine.disable()
 
 
-def test_an_audit_decides_on_it_and_a_list_says_how_to_get_it(
-    upstream: Upstream, engines: Callable[..., Engine]
-) -> None:
+def test_an_audit_decides_on_it_and_a_list_says_how_to_get_it(upstream: Upstream, engines: Engines) -> None:
     engine = two(upstream, engines)
     assert {one.patch: one.verdict for one in engine.plan_each().verdicts} == dict.fromkeys(ALL, "apply")
     assert {one.patch: one.verdict for one in engine.plan().verdicts}["fakeup.reading"] == "not-selected"
@@ -46,9 +43,7 @@ def test_an_audit_decides_on_it_and_a_list_says_how_to_get_it(
     assert "OVERLAY_PATCHES=all,fakeup.reading" in explanation(patch, verdict, patch.id, engine.tested())
 
 
-def test_what_stands_in_for_another_is_decided_on_without_it(
-    upstream: Upstream, engines: Callable[..., Engine]
-) -> None:
+def test_what_stands_in_for_another_is_decided_on_without_it(upstream: Upstream, engines: Engines) -> None:
     usual = upstream.patch()
     other = upstream.patch(name="fakeup.instead").replace(opt_in=True)
     engine = engines(usual, other)

@@ -43,7 +43,8 @@ def test_layout_comments_and_docstrings_do_not_count(same: str) -> None:
 
 @pytest.mark.parametrize("kind", ["def f():", "async def f():", "class f:"])
 def test_no_docstring_counts(kind: str) -> None:
-    assert of(f"{kind}\n    'Say.'\n    pass\n") == of(f"{kind}\n    pass\n")
+    for said in ("Say.", ""):
+        assert of(f"{kind}\n    '{said}'\n    pass\n") == of(f"{kind}\n    pass\n")
 
 
 @pytest.mark.parametrize(
@@ -232,10 +233,11 @@ def test_where_an_imported_name_is_defined() -> None:
         {
             "p/__init__.py": "from .a import f\nfrom .loop import g\n",
             "p/a.py": "from p.b.c import h as f\n",
-            "p/b/c.py": "def h(): pass\n",
+            "p/b/c.py": "from ..a import f as k\ndef h(): pass\n",
             "p/loop.py": "from . import g\n",
         }
     )
     assert tree.chain("p:f") == ["p:f", "p.a:f", "p.b.c:h"]
     assert tree.chain("p.b.c:h") == ["p.b.c:h"]
+    assert tree.chain("p.b.c:k") == ["p.b.c:k", "p.a:f", "p.b.c:h"]
     assert tree.chain("p:g") == ["p:g", "p.loop:g"]

@@ -179,8 +179,6 @@ def test_what_is_no_table_is_an_error_that_names_the_file(tmp_path: Path, text: 
     path.write_text(text)
     with pytest.raises(OverlayError, match=r"broken\.json is no table"):
         read(str(path))
-    with pytest.raises(OverlayError, match=r"gone\.json cannot be read"):
-        read(str(tmp_path / "gone.json"))
 
 
 #: Sources of each site, of which the first is that of `tree()`; and what a row may say of one.

@@ -71,10 +71,7 @@ def table(patch: Patch, **changes: Any) -> str:
 
 
 def test_a_known_source_is_patched_and_never_parsed(
-    upstream: Upstream,
-    beside: Callable[..., Patch],
-    engines: Callable[..., Engine],
-    parsed: list[str],
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine], parsed: list[str]
 ) -> None:
     patch = beside(table(upstream.patch()))
     parsed.clear()
@@ -85,32 +82,20 @@ def test_a_known_source_is_patched_and_never_parsed(
     assert parsed == []
 
 
-def test_one_byte_more_and_the_sites_are_asked(
-    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
-) -> None:
-    loud = table(upstream.patch(), verdict="unknown-source", variant="", evidence="its contract fails")
-    both = json.loads(loud)["rows"] + json.loads(table(upstream.patch(), on={}))["rows"]
-    engine = engines(beside(json.dumps({"rows": both})))
-    assert engine.plan().verdicts[0].reason == "its contract fails"
-    core = upstream.root / "fakeup/core.py"
-    core.write_text(f"{core.read_text()}#")
-    assert engine.plan().verdicts[0].verdict == "apply"
-
-
-def test_without_a_table_nothing_is_known(
-    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
-) -> None:
-    verdict = engines(beside(None)).plan().verdicts[0]
-    assert (verdict.verdict, verdict.reason) == ("unknown-source", "the patch was not tested on any fakeup")
-
-
-@pytest.mark.parametrize("text", ["", '{"rows": [3]}'])
-def test_a_damaged_table_is_told(
-    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine], text: str
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "the patch was not tested on any fakeup"),
+        ("", f"{TABLE_FILE} is no table"),
+        ('{"rows": [3]}', f"{TABLE_FILE} is no table"),
+    ],
+)
+def test_without_a_table_or_with_a_damaged_one_nothing_is_known(
+    beside: Callable[..., Patch], engines: Callable[..., Engine], text: str | None, words: str
 ) -> None:
     verdict = engines(beside(text)).plan().verdicts[0]
     assert verdict.verdict == "unknown-source"
-    assert f"{TABLE_FILE} is no table" in verdict.reason
+    assert words in verdict.reason
 
 
 def test_a_table_is_read_where_its_project_is_there(
