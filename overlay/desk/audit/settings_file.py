@@ -242,19 +242,18 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
             name = str(key).removeprefix("--").replace("-", "_")
             # Megatron's tests have their flags under MODEL_ARGS.
             _flatten(inner, f"{path}.{name}" if path and not str(key).startswith("--") else name, found)
-    elif (
-        isinstance(data, list) and path and all(isinstance(one, str) and "=" in one for one in data) and data
-    ):
-        # Overrides, as Hydra writes them beside its configurations.
-        _take_list(data, found)
-    elif isinstance(data, list) and not path:
+        return
+    items = data if isinstance(data, list) else [data]
+    texts = [one for one in items if isinstance(one, str)]
+    # Overrides, as Hydra writes them beside its configurations.
+    overrides = bool(texts) and all("=" in one for one in texts) and len(texts) == len(items)
+    if isinstance(data, list) and (overrides or not path):
         _take_list(data, found)
     elif path:
-        found[path] = (
-            value(data) if isinstance(data, str) else _items(data) if isinstance(data, list) else data
-        )
-        texts = data if isinstance(data, list) else [data]
-        if any(isinstance(one, str) and _COMMAND.search(one) for one in texts):
+        # What is nested in a list no condition asks for.
+        plain = tuple(Open("...") if isinstance(one, (list, dict)) else one for one in items)
+        found[path] = plain if isinstance(data, list) else value(data) if isinstance(data, str) else data
+        if any(map(_COMMAND.search, texts)):
             _add_elsewhere(found, f"the text of {path}")
 
 
@@ -268,11 +267,6 @@ def _take_list(data: list[Any], found: dict[str, Any]) -> None:
     found.update(job.settings())
     if job.elsewhere:
         _add_elsewhere(found, *job.elsewhere)
-
-
-def _items(data: list[Any]) -> tuple[Any, ...]:
-    """Return the values of a list. What is nested in it no condition asks for."""
-    return tuple(Open("...") if isinstance(one, (list, dict)) else one for one in data)
 
 
 def _interpolated(one: Any, found: dict[str, Any], depth: int = 8) -> Any:
