@@ -351,7 +351,7 @@ def test_settings_of_another_project_tell_nothing() -> None:
 
 def test_a_role_that_the_file_leaves_out_has_the_default_of_the_release() -> None:
     """One that is set for another role says nothing of it, unless the table says what all of them have."""
-    found = having(**{"a.deep": True, "a.kind": "x"}).replace(
+    found = having(DIALECT, **{"a.deep": True, "a.kind": "x"}).replace(
         options={"a.deep": False, "b.deep": False, "b.kind": "y", "b.aside.deep": 3}
     )
     shallow = said(found, among("deep", False))
