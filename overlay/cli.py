@@ -43,12 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_whole()
         run_it: Callable[[Engine, argparse.Namespace], int] = arguments.command
         return run_it(Engine(), arguments)
-    except _USAGE as error:
-        say(str(error))
-        return EXIT_USAGE
     except OverlayError as error:
         say(str(error))
-        return EXIT_LOUD
+        return EXIT_USAGE if isinstance(error, _USAGE) else EXIT_LOUD
     except KeyboardInterrupt:  # what a command has started, it has ended
         say("stopped")
         return EXIT_USAGE

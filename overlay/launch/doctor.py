@@ -44,11 +44,6 @@ class Interpreter(Record):
     #: The words of `env` that start it: they decide which variables it gets.
     behind: tuple[str, ...] = ()
 
-    @property
-    def shown(self) -> str:
-        """Return how it is started, in words."""
-        return " ".join((*self.behind, self.path, *self.options))
-
 
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
@@ -187,7 +182,7 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
 
 def refusal(interpreter: Interpreter, answer: Reply) -> str:
     """Return why a Python that was asked is not enabled, and the way out; empty if it is."""
-    shown = interpreter.shown
+    shown = " ".join((*interpreter.behind, interpreter.path, *interpreter.options))
     if answer.enabled:
         return ""
     if answer.said:
