@@ -7,8 +7,11 @@ import sys
 from difflib import get_close_matches
 
 from overlay._version import __version__
-from overlay.desk import commands, lock, run
+from overlay.desk import commands, lock, run, screen
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, folder, say
+from overlay.desk.prove import prove
+from overlay.desk.report import command as report
+from overlay.desk.suite import runner
 from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SettingsError, SuiteError
 from overlay.runtime.engine import Engine
 from overlay.source.registry import check_whole
@@ -32,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[at - 1 : at] == ["--patches"] and word[:1] == "-" and word[:2] not in ("-", "--"):
             words[at - 1 : at + 1] = [f"--patches={word}"]  # what begins with a drop would be an option else
     try:
-        parser, known = _parser(words[:1])
+        parser, known = _parser()
         if words and words[0] not in known:
             raise SelectionError(_no_command(words[0], known))
         arguments = parser.parse_args(words)
@@ -40,12 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_whole()
         run_it: Callable[[Engine, argparse.Namespace], int] = arguments.command
         return run_it(Engine(), arguments)
-    except _USAGE as error:
-        say(str(error))
-        return EXIT_USAGE
     except OverlayError as error:
         say(str(error))
-        return EXIT_LOUD
+        return EXIT_USAGE if isinstance(error, _USAGE) else EXIT_LOUD
     except KeyboardInterrupt:  # what a command has started, it has ended
         say("stopped")
         return EXIT_USAGE
@@ -58,11 +58,8 @@ def _no_command(word: str, known: Collection[str]) -> str:
     return f"there is no command {word!r}; {hint}"
 
 
-def _parser(asked: list[str]) -> tuple[argparse.ArgumentParser, set[str]]:
-    """Return the parser, and what may come first.
-
-    What only `overlay suite` and `overlay prove` need is imported for them alone.
-    """
+def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
+    """Return the parser, and what may come first."""
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Patches for known defects in an installed Megatron-Core, slime, miles or verl.",
@@ -72,7 +69,7 @@ def _parser(asked: list[str]) -> tuple[argparse.ArgumentParser, set[str]]:
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     choices = parser.add_subparsers(metavar="COMMAND", description="without a command: a one-screen summary")
-    parser.set_defaults(command=_screen)
+    parser.set_defaults(command=screen.show)
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
         sub = choices.add_parser(name, help=text, description=text, allow_abbrev=False)
@@ -84,34 +81,14 @@ def _parser(asked: list[str]) -> tuple[argparse.ArgumentParser, set[str]]:
     commands.add(add)
     lock.add(add)
     text = "run upstream's own tests with and without overlay (list, run)"
-    tests = choices.add_parser("suite", help=text, description=text)
-    if asked == ["suite"]:
-        from overlay.desk.suite.runner import add_arguments
-
-        add_arguments(tests)
+    runner.add_arguments(choices.add_parser("suite", help=text, description=text))
     text = "run each patch's contract on what is installed here, without and with the patch"
-    proof = add("prove", lambda *_: EXIT_USAGE, text)
-    if asked == ["prove"]:
-        from overlay.desk.prove.prove import add_arguments as add_proof
-
-        add_proof(proof)
+    prove.add_arguments(add("prove", prove.run, text))
     text = "show which patches a job's ranks had; -o writes that, or an audit, as an HTML page"
-    report = add("report", _report, text)
+    page = add("report", report.write, text)
     what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
-    report.add_argument("job", nargs="?", metavar="DIR", help=what)
-    report.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
+    page.add_argument("job", nargs="?", metavar="DIR", help=what)
+    page.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
     what = "an installation, unpacked wheel or checkout; repeatable (default without a job: this one)"
-    report.add_argument("--audit", action="append", default=[], type=folder, metavar="DIR", help=what)
+    page.add_argument("--audit", action="append", default=[], type=folder, metavar="DIR", help=what)
     return parser, {*choices.choices, "-h", "--help", "--version"}
-
-
-def _screen(engine: Engine, _: argparse.Namespace) -> int:
-    from overlay.desk.screen import show
-
-    return show(engine)
-
-
-def _report(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.desk.report import command
-
-    return command.write(engine, arguments)

@@ -7,19 +7,14 @@ from collections import Counter
 from contextlib import suppress
 
 from overlay.defect import HARMS
-from overlay.desk.output import (
-    EXIT_LOUD,
-    EXIT_OK,
-    EXIT_USAGE,
-    add_selection,
-    add_sites,
-    folder,
-    say,
-    show,
-)
+from overlay.desk.audit import text as audits
+from overlay.desk.audit.audit import make_audit, read_settings
+from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_selection, add_sites, folder, say, show
 from overlay.errors import OverlayError, SelectionError
+from overlay.launch.doctor import examine
 from overlay.model import settings, text
 from overlay.source.decide import sites_in
+from overlay.source.source import InstalledTree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
     from overlay.launch.doctor import Checkup
     from overlay.patch import Patch
     from overlay.runtime.engine import Engine
-    from overlay.source.source import InstalledTree
     from overlay.source.table import Table
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
@@ -44,14 +38,12 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     plan = add_command("plan", _plan, "decide on the selected patches without importing anything")
     add_sites(plan)
     add_selection(plan, "what to select (default: OVERLAY_PATCHES, or all)")
-    audit = add_command(
-        "audit", _audit, "list the known defects here, and which are patched, without importing anything"
-    )
+    what = "list the known defects here, and which are patched, without importing anything"
+    audit = add_command("audit", _audit, what)
     what = "a site-packages, a checkout, an unpacked wheel (default: what this Python imports)"
     audit.add_argument("path", nargs="*", type=folder, metavar="PATH", help=what)
     add_sites(audit)
-    what = "the patches that fix defects (default: all, whatever OVERLAY_PATCHES says)"
-    add_selection(audit, what)
+    add_selection(audit, "the patches that fix defects (default: all, whatever OVERLAY_PATCHES says)")
     what = "only defects of this harm; repeatable"
     audit.add_argument("--harm", action="append", choices=list(HARMS), help=what)
     what = "the settings of a job: flags, a script with them, overrides or YAML; says which defects they hit"
@@ -89,9 +81,6 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.desk.audit.audit import make_audit
-    from overlay.source.source import InstalledTree
-
     tree = InstalledTree(arguments.site)
     plan = engine.plan(arguments.patches, tree)
     audit = make_audit(engine, plan, tree)
@@ -109,10 +98,6 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.desk.audit.audit import make_audit, read_settings
-    from overlay.desk.audit.text import screen
-    from overlay.source.source import InstalledTree
-
     sites = [*arguments.path, *(arguments.site or ())]
     tree = InstalledTree(sites or None)
     given = read_settings(arguments.settings, tree) if arguments.settings else None
@@ -123,7 +108,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     audit = make_audit(engine, plan, tree, selected=selected, settings=given, harms=arguments.harm or ())
     if arguments.explain:
         return _explain_defect(engine, audit, arguments)
-    show(arguments, audit.to_dict(), lambda: screen(audit))
+    show(arguments, audit.to_dict(), lambda: audits.screen(audit))
     _remark(tree, engine.known().values())
     if not audit.installed:
         return _say_no_upstream(sites)
@@ -147,8 +132,6 @@ def _say_no_upstream(sites: Sequence[str]) -> int:
 
 
 def _explain_defect(engine: Engine, audit: Audit, arguments: argparse.Namespace) -> int:
-    from overlay.desk.audit.text import explanation as defect_text
-
     name = arguments.explain
     if name in engine.known():
         fixes = [one for one in sorted(audit.defects) if audit.defects[one].patch == name]
@@ -158,17 +141,12 @@ def _explain_defect(engine: Engine, audit: Audit, arguments: argparse.Namespace)
         near = settings.nearest(name, sorted(audit.defects), "docs/defects.md")
         raise SelectionError(f"there is no defect {name!r}; {near}")
     finding = next((one for one in audit.findings if one.defect == name), None)
-    data = {
-        "defect": audit.defects[name].to_dict(),
-        "finding": None if finding is None else finding.to_dict(),
-    }
-    show(arguments, data, lambda: defect_text(audit.defects[name], finding))
+    data = {"defect": audit.defects[name].to_dict(), "finding": finding and finding.to_dict()}
+    show(arguments, data, lambda: audits.explanation(audit.defects[name], finding))
     return EXIT_LOUD if finding in audit.concerning() else EXIT_OK
 
 
 def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.launch.doctor import examine
-
     found = examine(engine)
     show(arguments, found.to_dict(), lambda: checkup_text(found))
     return EXIT_OK if found.armed else EXIT_LOUD
@@ -207,7 +185,10 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
     """Return what `overlay explain` prints. `alone`: the selection of the patch, and of nothing else."""
     lines = [text.wrap(f"{patch.id}: {patch.summary}"), "", text.wrap(patch.why), ""]
     if patch.changes:
-        lines.append(text.wrap(_on_numbers(patch)))
+        kept = "no, except by rounding."
+        if "numbers" in patch.changes:
+            kept = "YES, under the settings below. Any other job keeps its numbers."
+        lines.append(text.wrap(f"Changes the numbers of a running job: {kept}"))
         lines.append(text.wrap(f"What it changes: {', '.join(patch.changes)}. When: {patch.met}"))
     lines.append(text.wrap(f"To apply it alone: overlay run --patches {alone} COMMAND"))
     if patch.opt_in:
@@ -229,27 +210,17 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
     return "\n".join(lines)
 
 
-def _on_numbers(patch: Patch) -> str:
-    said = "Changes the numbers of a running job:"
-    if "numbers" in patch.changes:
-        return f"{said} YES, under the settings below. Any other job keeps its numbers."
-    return f"{said} no, except by rounding."
-
-
 def checkup_text(item: Checkup) -> str:
     """Return what `overlay doctor` prints."""
-    said = "is patched" if item.armed else "is NOT patched"
-    lines = [f"{'yes' if item.armed else 'no'}: a Python process that starts here and now {said}"]
-    wrong = {check.name for check in item.checks if check.answer == "no"}
-    if wrong == {"OVERLAY"}:  # as in every plain shell
+    yes, said = ("yes", "is patched") if item.armed else ("no", "is NOT patched")
+    lines = [f"{yes}: a Python process that starts here and now {said}"]
+    if {check.name for check in item.checks if check.answer == "no"} == {"OVERLAY"}:  # in a plain shell
         lines.append(text.wrap("Only OVERLAY=1 is missing: a process that `overlay run` starts is patched."))
-    lines.append("")
-    for check in item.checks:
-        first = f"{check.name:<14}{check.answer:<3}  "
-        lines.append(text.wrap(check.found, " " * 19, first=first))
+    rows = [(f"{check.name:<14}{check.answer:<3}  ", check.found) for check in item.checks]
+    lines += ["", *(text.wrap(found, " " * 19, first=head) for head, found in rows)]
     each = " (all of these)" * (len(item.todo) > 1)
-    lines += ["", f"what to do{each}:" if not item.armed else "next:"]
-    lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
+    lines += ["", "next:" if item.armed else f"what to do{each}:"]
+    lines += [text.wrap(todo, "    ", first="  " if item.armed else "  - ") for todo in item.todo]
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ from overlay.model.text import wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 #: All is well; the answer is no; the question cannot be understood.
@@ -42,6 +42,17 @@ def say(text: str) -> None:
     """Write a remark to standard error, apart from the output: in one line, but for a person's eyes."""
     said = f"overlay: {text}"
     sys.stderr.write(f"{wrap(said, '  ', first='') if sys.stderr.isatty() else said}\n")
+
+
+def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """Return names in a row, of very many the first."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return between.join(names[:most]) + more
+
+
+def counted(count: int, word: str) -> str:
+    """Return a number of things in words. `word`: one of them, whose plural ends in `es`."""
+    return f"{count} {word}{'es' if count != 1 else ''}"
 
 
 def folder(text: str) -> str:

@@ -10,15 +10,17 @@ import os
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
+from overlay.launch.doctor import ask, interpreter_of, interpreter_of_ranks, on_path, refusal
 from overlay.model import settings
+from overlay.records import lock as lockfile
+from overlay.runtime.engine import Engine
+from overlay.source.registry import load_patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
     from typing import Any
-
-    from overlay.runtime.engine import Engine
 
 #: As a shell has them, for a command that cannot be started.
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
@@ -65,14 +67,14 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
         raise SelectionError("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
     environ = dict(os.environ)
     try:
-        off = bool(environ.get("OVERLAY")) and not settings.armed()
-        environ = environ if off else _environment(arguments)
+        if environ.get("OVERLAY") and not settings.armed():
+            say("overlay is off for the command, because OVERLAY=0 is set")
+        else:
+            environ = _environment(arguments)
+            if status := _refused(arguments.words, environ):
+                return status
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
-    if off:
-        say("overlay is off for the command, because OVERLAY=0 is set")
-    elif status := _refused(arguments.words, environ):
-        return status
     try:
         os.execvpe(arguments.words[0], arguments.words, environ)  # noqa: S606 -- the command that was asked for
     except FileNotFoundError:
@@ -94,14 +96,14 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
         environ["OVERLAY_STRICT"] = "1"
     if arguments.pin is not None and not arguments.pin.strip():
         raise SelectionError("--pin is empty: name a lock, or leave it out")
-    pin = arguments.pin if arguments.pin is not None else settings.pin(environ)
-    environ["OVERLAY_PIN"] = pin
+    if arguments.pin is not None:
+        environ["OVERLAY_PIN"] = arguments.pin
     pin = settings.pin(environ)
     if pin and not pin.startswith(settings.DIGEST_PREFIX):
         pin = environ["OVERLAY_PIN"] = os.path.abspath(pin)  # workers run in other folders
         _take_from_lock(pin, environ)
     if not pin:
-        del environ["OVERLAY_PIN"]
+        environ.pop("OVERLAY_PIN", None)
     if trust := settings.trust(environ):
         environ["OVERLAY_TRUST"] = os.path.abspath(trust)
     return environ
@@ -109,49 +111,40 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
     """Take the locked packs and selection, unless the environment sets them. Raises `LockError`."""
-    from overlay.records import lock as lockfile
-    from overlay.records.lock import selection_of
-    from overlay.source.registry import load_patches
-
     lock = lockfile.read(pin)
     if not environ.get("OVERLAY_PACKS"):
         environ["OVERLAY_PACKS"] = ",".join(pack["name"] for pack in lock["pack"])  # and none for none
     if not environ.get("OVERLAY_PATCHES"):
         # A pack runs no code here: it is compared with the lock first.
-        environ["OVERLAY_PATCHES"] = selection_of(lock, load_patches())
+        environ["OVERLAY_PATCHES"] = lockfile.selection_of(lock, load_patches())
 
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code with which nothing is started, 0 if all is well. Raises what a setting raises."""
-    from overlay.launch.doctor import ask, interpreter_of, interpreter_of_ranks, on_path, refusal
-
     path = environ.get("PATH")
-    known, checked = interpreter_of(words, path), False
-    ranks = interpreter_of_ranks(words, environ)
+    known, ranks = interpreter_of(words, path), interpreter_of_ranks(words, environ)
+    checked = known is None  # which may start any Python, this one among them
+    if checked:
+        _check(environ)
     unpatched: dict[str, str] = {}
     # A script may start `python` or `python3`.
     for interpreter in (*([known] if known else on_path(path)), *([ranks] if ranks else ())):
-        sure = known is not None or interpreter is ranks
+        why = ", because its Python would not be patched"
         try:
             answer = ask(interpreter, environ)
         except OSError as error:
+            status, why = EXIT_NO_COMMAND, ""
             reason = f"{interpreter.path} cannot be asked whether it would be: {error}"
-            if sure:
-                say(f"the command was not started: {reason}")
-                return EXIT_NO_COMMAND
+        else:
+            if not checked and not answer.other:
+                _check(environ)
+                checked = True
+            status, reason = EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer)
+        if reason and interpreter in (known, ranks):
+            say(f"the command was not started{why}: {reason}")
+            return status
+        if reason:
             unpatched[os.path.basename(interpreter.path)] = reason
-            continue
-        if not checked and (known is None or not answer.other):
-            _check(environ)
-            checked = True
-        if reason := refusal(interpreter, answer):
-            if not sure:
-                unpatched[os.path.basename(interpreter.path)] = reason
-                continue
-            say(f"the command was not started, because its Python would not be patched: {reason}")
-            return EXIT_USAGE if answer.said else EXIT_LOUD
-    if known is None and not checked:  # no Python is on this PATH, and the script may set another
-        _check(environ)
     if not unpatched:
         return 0
     names, reason = " and ".join(f"`{name}`" for name in unpatched), next(iter(unpatched.values()))
@@ -164,9 +157,7 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
 
 
 def _check(environ: dict[str, str]) -> None:
-    """Raise `SelectionError` for what a process of this installation would not be enabled with."""
-    from overlay.runtime.engine import Engine
-
+    """Raise `OverlayError` for what a process of this installation would not be enabled with."""
     before = dict(os.environ)
     try:
         settings.log_level(environ)
@@ -175,8 +166,6 @@ def _check(environ: dict[str, str]) -> None:
         engine = Engine()
         engine.enable()
         engine.disable()
-    except OverlayError as error:
-        raise SelectionError(f"the command was not started: {error}") from error
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from overlay._version import __version__
 from overlay.desk.audit.audit import make_audit
-from overlay.desk.output import EXIT_LOUD, EXIT_OK, write
+from overlay.desk.output import EXIT_LOUD, EXIT_OK, counted, listed, write
 from overlay.errors import OverlayError
 from overlay.launch.doctor import NO, examine
 from overlay.model.record import TYPE_CHECKING
@@ -19,6 +19,7 @@ from overlay.source.registry import environment
 from overlay.source.source import InstalledTree
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Collection, Mapping, Sequence
 
     from overlay.launch.doctor import Check
@@ -36,7 +37,7 @@ _NAMED = 4
 _SHOWN = 12
 
 
-def show(engine: Engine) -> int:
+def show(engine: Engine, _: argparse.Namespace) -> int:
     """Look at what is here, bad news first. Nothing of an upstream is imported.
 
     What is selected and cannot be applied is exit code 1. Raises `OverlayError` for a broken pack.
@@ -68,9 +69,9 @@ def show(engine: Engine) -> int:
     present = len(mended) + len(left)
     patched = "patched" if checkup.armed else "would be patched"
     text = f"{present} known defect{'s' * (present != 1)} here: {len(mended)} {patched}, {len(left)} not"
-    lines.append(wrap(f"{text} ({_some(left)}; `overlay audit`)" if left else text))
+    lines.append(wrap(f"{text} ({listed(left, _NAMED)}; `overlay audit`)" if left else text))
     if unknown:
-        lines.append(wrap(f"not known for this source: {_some(unknown)}"))
+        lines.append(wrap(f"not known for this source: {listed(unknown, _NAMED)}"))
     active = f"no, {reasons[0]}" if reasons else "yes, in every Python process that starts here and now"
     lines.append(wrap(f"active: {active}", " " * 8, first=""))
     if not there & wanted:
@@ -124,7 +125,7 @@ def refusals(items: Sequence[Verdict]) -> list[str]:
     """Return what was asked for and is not done: each with its reason, or of many the ids by verdict."""
     if not items:
         return []
-    lines = [f"{len(items)} selected patch{'es' if len(items) > 1 else ''} CANNOT BE APPLIED:"]
+    lines = [f"{counted(len(items), 'selected patch')} CANNOT BE APPLIED:"]
     if len(items) <= _NAMED:
         lines += [wrap(f"{one.patch}: {one.verdict}, {one.reason}", " " * 4, first="  ") for one in items]
     else:
@@ -138,9 +139,8 @@ def families(patches: Mapping[str, tuple[str, ...]], *, armed: bool) -> list[str
     """Return the patches that apply, as `project: name, name`, by what they change first of all."""
     if not patches:
         return ["no selected patch applies here"]
-    count = f"{len(patches)} patch{'es' * (len(patches) > 1)}"
     apply = f"appl{'y' if len(patches) > 1 else 'ies'}" if armed else "would apply"
-    lines = [f"{count} {apply}, by what they change (overlay explain ID says when):"]
+    lines = [f"{counted(len(patches), 'patch')} {apply}, by what they change (overlay explain ID says when):"]
     for first in (*_ORDER, ""):
         found: dict[str, list[str]] = {}
         for patch, changes in patches.items():
@@ -148,11 +148,6 @@ def families(patches: Mapping[str, tuple[str, ...]], *, armed: bool) -> list[str
                 family, _, name = patch.partition(".")
                 found.setdefault(family, []).append(name)
         if found:
-            said = "; ".join(f"{family}: {_some(names, _SHOWN)}" for family, names in found.items())
+            said = "; ".join(f"{family}: {listed(names, _SHOWN)}" for family, names in found.items())
             lines.append(wrap(said, " " * 9, first=f"{first or 'unsaid':<9}"))
     return lines
-
-
-def _some(names: Sequence[str], most: int = _NAMED) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
+import site
 import subprocess
 import sys
 from contextlib import suppress
+from shutil import which
 
 from overlay import _version
 from overlay.errors import OverlayError
 from overlay.model import settings
-from overlay.model.record import Record
+from overlay.model.record import TYPE_CHECKING, Record
+from overlay.records.pin import Pin
 from overlay.source.decide import Installed  # noqa: TC001 -- a field type
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -41,16 +44,9 @@ class Interpreter(Record):
     #: The words of `env` that start it: they decide which variables it gets.
     behind: tuple[str, ...] = ()
 
-    @property
-    def shown(self) -> str:
-        """Return how it is started, in words."""
-        return " ".join((*self.behind, self.path, *self.options))
-
 
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
-    from shutil import which
-
     program = which(words[0], path=path) if words else None
     if program is None:
         return None
@@ -110,10 +106,8 @@ def _shebang(program: str) -> list[str]:
     words = first[2:].split() if first.startswith("#!") else []
     if words and second.startswith("'''exec' "):
         # How installers write a path that is too long, or has a space in it, for a first line.
-        from shlex import split
-
         with suppress(ValueError):
-            words = split(second.removeprefix("'''exec' "))[:1]
+            words = shlex.split(second.removeprefix("'''exec' "))[:1]
     if words and os.path.basename(words[0]) == "env":
         words = words[2 if words[1:2] == ["-S"] else 1 :]  # any other -S is Python's own
     return words if words and _is_python(words[0]) else []
@@ -121,8 +115,6 @@ def _shebang(program: str) -> list[str]:
 
 def on_path(path: str | None = None) -> tuple[Interpreter, ...]:
     """Return what `python` and `python3` are on a PATH, once if they are the same."""
-    from shutil import which
-
     found: dict[tuple[str, str], Interpreter] = {}
     for program in (which(name, path=path) for name in ("python", "python3")):
         if program is not None:
@@ -163,19 +155,19 @@ def armed_environment() -> dict[str, str]:
     return {**environ, "OVERLAY": "1", "OVERLAY_PATCHES": "none"}
 
 
-def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 60.0) -> Reply:
+def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
     """Start a Python as a command would, under its environment, and return what became of it.
 
-    Raises `OSError` if it cannot be started, `TimeoutError` among them: it gets `patience` seconds.
+    Raises `OSError` if it cannot be started, or not within a minute.
     """
     try:
         done = subprocess.run(
             [*interpreter.behind, interpreter.path, *interpreter.options, "-c", _PROBE], env={**environ},
-            capture_output=True, text=True, errors="replace", timeout=patience, check=False,
+            capture_output=True, text=True, errors="replace", timeout=60, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"{interpreter.path} did not start within {patience:.0f} s") from error
+        raise TimeoutError(f"{interpreter.path} did not start within 60 s") from error
     _, mark, found = done.stdout.rpartition("overlay-probe\n")
     # Of one that said nothing, by where it lies.
     beside = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
@@ -190,7 +182,7 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 
 
 def refusal(interpreter: Interpreter, answer: Reply) -> str:
     """Return why a Python that was asked is not enabled, and the way out; empty if it is."""
-    shown = interpreter.shown
+    shown = " ".join((*interpreter.behind, interpreter.path, *interpreter.options))
     if answer.enabled:
         return ""
     if answer.said:
@@ -210,8 +202,7 @@ def refusal(interpreter: Interpreter, answer: Reply) -> str:
 def why_unarmed() -> str:
     """Return why a new process of this Python is not armed at its start, empty if it is. Raises nothing."""
     try:
-        flags = (("no_site", "-S"), ("isolated", "-I"))
-        options = tuple(option for flag, option in flags if getattr(sys.flags, flag))
+        options = ("-S",) * sys.flags.no_site + ("-I",) * sys.flags.isolated
         answer = ask(Interpreter(path=sys.executable, options=options), armed_environment())
     except Exception as error:  # noqa: BLE001 -- no job may fail of a question
         return f"none can be asked ({error!r})"
@@ -256,8 +247,6 @@ def startup_file() -> str:
 
 def _folders() -> list[str]:
     """Return the folders in which Python reads start-up files."""
-    import site
-
     return [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
 
 
@@ -299,17 +288,12 @@ def examine(engine: Engine) -> Checkup:
     own = [_startup_file(), _variable(), _settings(engine)]
     own.append(_pin(engine) if own[-1].answer == YES else _check("pin", NONE, "not compared"))
     checks = (*own, *_pythons(), _upstreams(engine, projects))
-    todo = [check.todo for check in checks if check.todo]
+    todo = dict.fromkeys(check.todo for check in checks if check.todo)
     armed = all(check.answer != NO for check in checks)
-    if armed:
-        todo.append("overlay plan # what is decided, patch by patch")
+    plan = ("overlay plan # what is decided, patch by patch",) * armed
+    python = sys.executable
     return Checkup(
-        armed=armed,
-        checks=checks,
-        package=PACKAGE,
-        python=sys.executable,
-        projects=projects,
-        todo=tuple(dict.fromkeys(todo)),
+        armed=armed, checks=checks, package=PACKAGE, python=python, projects=projects, todo=(*todo, *plan)
     )
 
 
@@ -348,27 +332,22 @@ def _settings(engine: Engine) -> Check:
     count = len(chosen.ids)
     found = f"{' '.join(chosen.terms) or 'all'}: {count} patch{'es' if count != 1 else ''}"
     if not count:
-        todo = "nothing is selected: unset OVERLAY_PATCHES, or name patches"
-        return _check("selection", NO, found, todo)
-    if odd := settings.unknown():  # which keeps no process from being patched
-        todo = "correct the name of that variable, or unset it"
-        return _check("selection", YES, f"{found}; warning: {'; '.join(odd)}", todo)
-    return _check("selection", YES, found)
+        return _check("selection", NO, found, "nothing is selected: unset OVERLAY_PATCHES, or name patches")
+    odd = settings.unknown()  # which keeps no process from being patched
+    warning = f"; warning: {'; '.join(odd)}" if odd else ""
+    todo = "correct the name of that variable, or unset it" if odd else ""
+    return _check("selection", YES, f"{found}{warning}", todo)
 
 
 def _pin(engine: Engine) -> Check:
     wanted = settings.pin()
     if not wanted:
         return _check("pin", NONE, "none; `overlay lock` writes one")
-    from overlay.records.pin import Pin
-
     try:
         Pin(wanted, [engine.known()[name] for name in engine.chosen().ids])
     except OverlayError as error:
-        todo = (
-            "give OVERLAY_PIN the lock that belongs here, or write it: `OVERLAY_PIN= overlay lock --update`"
-        )
-        return _check("pin", NO, str(error), todo)
+        todo = "give OVERLAY_PIN the lock that belongs here, or write it: "
+        return _check("pin", NO, str(error), f"{todo}`OVERLAY_PIN= overlay lock --update`")
     return _check("pin", YES, wanted)
 
 

@@ -225,10 +225,8 @@ class RayJobs(Interception):
         told = _introduced() if drives else {}
         if added and drives is not False:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-            what = "overlay is enabled in the workers of this job by its runtime_env"
-            if drives is None:
-                place = "this job, if it is installed where the job runs,"
-                what = f"overlay is enabled in {place} by its runtime_env"
+            what = "the workers of this job" if drives else "this job, if it is installed where the job runs,"
+            what = f"overlay is enabled in {what} by its runtime_env"
             if not sure:
                 what = "the variables that enable overlay are in the runtime_env of this job"
             log.info(f"Ray: {what}: {shown}")
@@ -260,25 +258,23 @@ class RayJobs(Interception):
         """Refuse a process that has started a job already, whose workers are not armed as it is."""
         worker = sys.modules.get(_WORKER)
         driver = getattr(worker, "global_worker", None)
+        sent: dict[str, Any] = {}
         if getattr(driver, "connected", False) and driver.mode == worker.SCRIPT_MODE:  # type: ignore[union-attr]
             sent = _sent(driver)
-            if "OVERLAY" in sent:
-                now = variables()
-                if not settings.says_no(sent["OVERLAY"]):
-                    for name in _DECIDING:
-                        theirs, ours = (one.get(name) or _DEFAULTS.get(name, "") for one in (sent, now))
-                        if theirs != ours:
-                            self._refuse(
-                                f"the workers of this job run with other settings: {name}={theirs!r} there, "
-                                f"{ours!r} here",
-                                "call ray.shutdown() before overlay.disable(), and ray.init() after "
-                                "overlay.enable()",
-                            )
-                            break
-                return
         elif not _is_client():
             return
-        if not settings.says_no(os.environ.get("OVERLAY") or None):
+        if "OVERLAY" in sent:
+            now = variables()
+            for name in () if settings.says_no(sent["OVERLAY"]) else _DECIDING:
+                theirs, ours = (one.get(name) or _DEFAULTS.get(name, "") for one in (sent, now))
+                if theirs != ours:
+                    self._refuse(
+                        f"the workers of this job run with other settings: {name}={theirs!r} there, "
+                        f"{ours!r} here",
+                        "call ray.shutdown() before overlay.disable(), and ray.init() after overlay.enable()",
+                    )
+                    break
+        elif not settings.says_no(os.environ.get("OVERLAY") or None):
             self._refuse(
                 "this job was started before overlay.enable() was called: its workers run without patches",
                 f"call overlay.enable() first, or arm them yourself: {_LINE}",

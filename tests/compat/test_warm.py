@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import warm_server
-from command_line import python
+from command_line import lives, python
 
 from overlay.compat.ranks import warm
 from overlay.compat.ranks.warm import Program
@@ -100,16 +100,8 @@ def test_one_that_hangs_is_killed_with_all_that_it_started(environ: dict[str, st
         while len(pids := list(tmp_path.glob("*.pid"))) < 2:
             time.sleep(0.01)
         started.end()
-    while any(_runs(int(path.stem)) for path in pids):
+    while any(lives(int(path.stem)) for path in pids):
         time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    """Return whether a process is there, other than as one that its parent has not asked for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_server_that_is_gone_is_an_error_and_no_wait(tmp_path: Path) -> None:

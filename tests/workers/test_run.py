@@ -9,10 +9,25 @@ import pytest
 from worksite import PATCHED, PROBE, Venv
 
 PACK = {"OVERLAY_PACKS": "acme"}
+RAN = ("-c", "print('ran')")
 
 
 def run(venv: Venv, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return venv.run("-m", "overlay", "run", *words, **{**venv.on_path(), **environ})
+
+
+def refused(venv: Venv, *words: str, **environ: str) -> str:
+    """Return what is said of a command that is not started, as its Python would not be patched."""
+    done = run(venv, *words, **environ)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    return done.stderr
+
+
+def program(path: Path, text: str) -> str:
+    """Write a file that can be started, and return its path."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -97,72 +112,48 @@ def test_a_drop_alone_and_every_separator(worksite: Venv) -> None:
 
 
 def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> None:
-    script = other.folder / "bin" / "trainer"
-    script.write_text(f"#!{other.python}\nprint('ran')\n")
-    long = other.folder / "bin" / "long"
-    long.write_text(f"#!/bin/sh\n'''exec' \"{other.python}\" \"$0\" \"$@\"\n' '''\nprint('ran')\n")
-    for file in (script, long):
-        file.chmod(0o755)
-    for words in (
-        [str(other.python), "-c", "print('ran')"],
-        ["env", "A=1", str(other.python), "-c", "print('ran')"],
-        ["nohup", str(other.python), "-c", "print('ran')"],
-        [str(script)],
-        [str(long)],
-    ):
-        done = run(worksite, *words)
-        assert (done.returncode, done.stdout) == (1, ""), words
-        assert f"{other.python} is a different Python, without overlay: install overlay there" in done.stderr
-        assert f"have the job start {worksite.python}," in done.stderr
-
-
-@pytest.mark.parametrize("way", ["--no-python", "PYTHON_EXEC"])
-def test_ranks_that_torchrun_starts_with_another_python_are_not_started(
-    way: str, worksite: Venv, other: Venv
-) -> None:
-    launcher = worksite.folder / "bin" / "torchrun"
-    launcher.write_text(f"#!{worksite.python}\nprint('ran')\n")
-    launcher.chmod(0o755)
-    words, environ = ["--no-python", str(other.python), "x.py"], {}
-    if way != "--no-python":
-        words, environ = ["x.py"], {way: str(other.python)}
-    done = run(worksite, str(launcher), "--nproc-per-node", "2", *words, **environ)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"{other.python} is a different Python, without overlay" in done.stderr
+    script = program(other.folder / "bin/trainer", f"#!{other.python}\nprint('ran')\n")
+    text = f"#!/bin/sh\n'''exec' \"{other.python}\" \"$0\" \"$@\"\n' '''\nprint('ran')\n"
+    long = program(other.folder / "bin/long", text)
+    launcher = program(worksite.folder / "bin/torchrun", f"#!{worksite.python}\nprint('ran')\n")
+    python = str(other.python)
+    cases: list[tuple[list[str], dict[str, str]]] = [
+        ([python, *RAN], {}),
+        (["env", "A=1", python, *RAN], {}),
+        (["nohup", python, *RAN], {}),
+        ([script], {}),
+        ([long], {}),
+        # The ranks that torchrun starts.
+        ([launcher, "--nproc-per-node", "2", "--no-python", python, "x.py"], {}),
+        ([launcher, "--nproc-per-node", "2", "x.py"], {"PYTHON_EXEC": python}),
+    ]
+    for words, environ in cases:
+        said = refused(worksite, *words, **environ)
+        assert f"{python} is a different Python, without overlay: install overlay there" in said, words
+        assert f"have the job start {worksite.python}," in said
 
 
 def test_a_script_of_this_python_is_started(worksite: Venv) -> None:
-    script = worksite.folder / "bin" / "mine"
-    script.write_text(f"#!{worksite.python}\n{PROBE}\n")
-    script.chmod(0o755)
-    done = run(worksite, "mine", OVERLAY_PATCHES="acme/*", **PACK)
-    assert done.stdout.split()[-1] == PATCHED, done.stderr
-    assert run(worksite, "env", "A=1", "mine", OVERLAY_PATCHES="acme/*", **PACK).stdout.split()[-1] == PATCHED
+    program(worksite.folder / "bin/mine", f"#!{worksite.python}\n{PROBE}\n")
+    for words in (["mine"], ["env", "A=1", "mine"]):
+        done = run(worksite, *words, OVERLAY_PATCHES="acme/*", **PACK)
+        assert done.stdout.split()[-1] == PATCHED, done.stderr
 
 
 def test_an_interpreter_that_reads_no_start_up_files_is_refused(worksite: Venv) -> None:
-    for options in (["-S"], ["-uS"], ["-W", "ignore", "-S"]):
-        done = run(worksite, "python", *options, "-c", "print('ran')")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "reads no start-up files: leave out -S" in done.stderr
+    text = f"#!/usr/bin/env -S {worksite.python} -S\nprint('ran')\n"
+    script = program(worksite.folder / "unarmed.py", text)
+    python = [["python", *options, *RAN] for options in (["-S"], ["-uS"], ["-W", "ignore", "-S"])]
+    for words in (*python, ["--patches", "none", script]):
+        assert "reads no start-up files: leave out -S" in refused(worksite, *words)
     # Behind -c and -m, and behind the script, it is another's option.
-    assert selected(run(worksite, "python", "-I", "-c", "print('ran')", "-S")) == ["ran"]
-    script = worksite.folder / "unarmed.py"
-    script.write_text(f"#!/usr/bin/env -S {worksite.python} -S\nprint('ran')\n")
-    script.chmod(0o755)
-    done = run(worksite, "--patches", "none", str(script))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "reads no start-up files: leave out -S" in done.stderr
+    assert selected(run(worksite, "python", "-I", *RAN, "-S")) == ["ran"]
 
 
 def test_variables_that_env_takes_away_start_nothing(worksite: Venv) -> None:
     for words in (["env", "-i"], ["env", "-u", "OVERLAY"], ["nohup", "env", "-i", "A=1"]):
-        done = run(worksite, *words, str(worksite.python), "-c", PROBE)
-        assert done.returncode == 1, done.stderr
-        assert done.stdout == ""
-        assert f"{' '.join(words[-2:])} {worksite.python} does not get" in done.stderr
-    done = run(worksite, "env", "A=1", str(worksite.python), "-c", PROBE, **PACK)
-    assert done.stdout.split()[-1] == PATCHED, done.stderr
+        said = refused(worksite, *words, str(worksite.python), "-c", PROBE)
+        assert f"{' '.join(words[-2:])} {worksite.python} does not get" in said
 
 
 def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_strict_or_pinned(
@@ -171,9 +162,7 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
     done = run(worksite, "--strict", "sh", "-c", "echo ran")
     assert (done.stdout, done.stderr) == ("ran\n", "")
     # A script that starts `python3` gets another one than a script that starts `python`.
-    wrapper = tmp_path / "python3"
-    wrapper.write_text(f'#!/bin/sh\nexec {other.python} "$@"\n')
-    wrapper.chmod(0o755)
+    program(tmp_path / "python3", f'#!/bin/sh\nexec {other.python} "$@"\n')
     file = str(tmp_path / "overlay.lock")
     worksite.read("lock", "--file", file)
     path = worksite.on_path()["PATH"]
@@ -183,9 +172,8 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
         said = f"sh may start any Python, and `{name}` on the PATH would run without patches: "
         assert done.stderr.startswith(f"overlay: the command is started anyway: {said}")
         for held in (["--strict"], ["--pin", file]):
-            done = run(worksite, *held, "sh", "-c", "echo ran", **environ)
-            assert (done.returncode, done.stdout) == (1, ""), done.stderr
-            assert f"not started, because the job is strict or pinned: {said}" in done.stderr
+            why = refused(worksite, *held, "sh", "-c", "echo ran", **environ)
+            assert f"not started, because the job is strict or pinned: {said}" in why
 
 
 def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:

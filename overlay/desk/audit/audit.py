@@ -9,7 +9,7 @@ from overlay.source.judge import Finding, concerns, judge
 from overlay.source.known_defects import dialects, load_defects
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
     from typing import Any
 
     from overlay.defect import Defect
@@ -52,17 +52,15 @@ class Audit(Record):
 
     def count(self) -> str:
         """Return how many findings there are in each state."""
-        parts = [
-            f"{len(self.of('mended'))} patched",
-            f"{len(self.of('open'))} not patched",
-        ]
-        for state, words in (
-            ("unknown-source", "not known for this source"),
-            ("not-needed", "not in this release"),
-        ):
-            if found := self.of(state):
-                parts.append(f"{len(found)} {words}")
-        return ", ".join(parts)
+        counts = {
+            "patched": self.of("mended"),
+            "not patched": self.of("open"),
+            "not known for this source": self.of("unknown-source"),
+            "not in this release": self.of("not-needed"),
+        }
+        return ", ".join(
+            f"{len(them)} {words}" for words, them in counts.items() if them or words.endswith("patched")
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: the plan, and a record for each defect of a project that is there."""
@@ -118,12 +116,13 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
     found = [judge(defect, patches, everything, planned, tree, table) for defect in defects.values()]
     wanted = {target.project.name for patch in patches.values() for target in patch.targets}
     here = [one for one in engine.installed(tree) if one.version and one.project in wanted]
-    kept = _sorted(one for one in found if concerns(one, harms or HARMS))
-    answers = (
-        {}
-        if settings is None
-        else {one.defect: job_settings.answer(defects[one.defect], settings, one.version) for one in kept}
-    )
+    kept = [one for one in found if concerns(one, harms or HARMS)]
+    kept.sort(key=lambda one: ([*HARMS].index(one.harm), one.defect))
+    answers = {}
+    if settings is not None:
+        answers = {
+            one.defect: job_settings.answer(defects[one.defect], settings, one.version) for one in kept
+        }
     return Audit(
         plan=plan,
         defects=defects,
@@ -136,14 +135,6 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
 
 def read_settings(path: str, tree: InstalledTree) -> JobSettings:
     """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
-    return job_settings.recognise(
-        path,
-        settings_file.read(path, [one for dialect in dialects() for one in dialect.programs]),
-        dialects(),
-        tree.read,
-    )
-
-
-def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    worst = list(HARMS)
-    return sorted(findings, key=lambda one: (worst.index(one.harm), one.defect))
+    known = dialects()
+    given = settings_file.read(path, [one for dialect in known for one in dialect.programs])
+    return job_settings.recognise(path, given, known, tree.read)

@@ -41,7 +41,9 @@ class JobSettings(Record):
     def look_up(self, key: str) -> list[tuple[str, Any, str]]:
         """Return where a setting is given, its value and a remark on that; empty if nothing is known."""
         for source, pattern, decided in self.dialect.decided:
-            if key in (decided or (key,)) and self._says(source, pattern):
+            said = self.values.get(source)
+            told = said is not None and said is not False and fnmatchcase(str(said), pattern)
+            if told and key in (decided or (key,)):
                 return [(key, Open(f"decided by {source}"), "")]
         aside = self.dialect.aside.get(key, ())
         named = [(full, one, "") for full, one in self.values.items() if means(full, key, aside)]
@@ -52,22 +54,12 @@ class JobSettings(Record):
         if named:
             # A role that the file leaves out has upstream's default, whatever the file says of another.
             return named + [one for one in self._defaults(key, aside) if "." in one[0]]
-        return self._left_out(key, aside, implied)
-
-    def _says(self, key: str, pattern: str) -> bool:
-        said = self.values.get(key)
-        return said is not None and said is not False and fnmatchcase(str(said), pattern)
-
-    def _left_out(
-        self, key: str, aside: tuple[str, ...], implied: list[tuple[str, Any, str]] | None
-    ) -> list[tuple[str, Any, str]]:
         if implied is not None or self.elsewhere:
             return implied or []
         if key in self.dialect.defaults:
             return [(key, self.dialect.defaults[key], DEFAULT)]
-        if self._is_no_option(key):
-            return [(key, None, ", and no option of this release")]
-        return self._defaults(key, aside)
+        absent = [(key, None, ", and no option of this release")]
+        return absent if self._is_no_option(key) else self._defaults(key, aside)
 
     def _is_no_option(self, key: str) -> bool:
         """Return whether the configurations that have such keys were all read, and lack this one."""
@@ -112,15 +104,10 @@ class JobSettings(Record):
         found = {}
         for full in self.values:
             last = full.rpartition(".")[2]
-            plain = _plain(last)
             passed = any(fnmatchcase(full, pattern) for pattern in self.dialect.passed)
             # Beside flags in YAML there are variables of the environment.
-            if (
-                not passed
-                and not full.partition(".")[0].isupper()
-                and full not in known
-                and not {last, plain} & ends.keys()
-            ):
+            aside = passed or full.partition(".")[0].isupper()
+            if not (aside or full in known or {last, _plain(last)} & ends.keys()):
                 near = get_close_matches(last, ends, n=1, cutoff=0.85)
                 found[full] = near[0] if near else ""
         return found

@@ -31,10 +31,8 @@ _GIVEN = re.compile(r'"?\$(?:[@*]|\{[@*](?::\d+)?\})"?')
 #: Builtins that set the variables they name, and those that do so by an assignment alone.
 _SETTERS = ("for", "getopts", "let", "mapfile", "read", "readarray", "select", "set", "unset")
 _MARKERS = ("declare", "export", "local", "readonly", "typeset")
-#: All others that a shell has: they may change anything.
-_BUILTINS = (
-    "alias", "bind", "compgen", "complete", "compopt", "coproc", "enable", "fc", "unalias",
-)  # fmt: skip
+#: Others that may change anything.
+_BUILTINS = ("alias", "coproc", "enable", "unalias")
 #: Flags of `declare` after which a value is what is written.
 _PLAIN_FLAGS = re.compile(r"[-+][agprx]+")
 #: Before a command, which they start as it is.

@@ -72,21 +72,17 @@ def read(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], tuple[str,
         composed = [key for key in found if key == "defaults" or key.startswith("defaults.")]
         elsewhere += ["its list of defaults (give the .hydra/config.yaml of a run)"] if composed else []
         if _UNNAMED in elsewhere:
-            _name_configuration(path, found, elsewhere)
+            # Hydra writes the name of that configuration into a file beside them.
+            beside = os.path.join(os.path.dirname(path), "hydra.yaml")
+            with suppress(SettingsError, KeyError):
+                found["config_name"] = in_yaml(file_text(beside), beside)["hydra.job.config_name"]
+                elsewhere.remove(_UNNAMED)
         found = {key: one for key, one in found.items() if key not in composed}
     else:
         found, elsewhere = _in_script(path, programs)
     if not found:
         raise SettingsError(f"there are no settings in {path}: no command with --flag or a.b=c, no YAML")
     return found, tuple(dict.fromkeys(elsewhere))
-
-
-def _name_configuration(path: str, found: dict[str, Any], elsewhere: list[str]) -> None:
-    """Add the configuration that overrides are of: Hydra writes its name into a file beside them."""
-    beside = os.path.join(os.path.dirname(path), "hydra.yaml")
-    with suppress(SettingsError, KeyError):
-        found["config_name"] = in_yaml(file_text(beside), beside)["hydra.job.config_name"]
-        elsewhere.remove(_UNNAMED)
 
 
 def _in_script(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -155,8 +151,11 @@ class _Job:
             self._take(f"{_SHORT.get(name, name)}{equals}{rest}", sure=sure)
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings by key."""
-        found = {key: _joined(one) for key, one in self._found.items()}
+        """Return the settings by key: a switch is on, one value is itself, several are a tuple."""
+        found: dict[str, Any] = {}
+        for key, given in self._found.items():
+            values = [one for one in given if one != ""]
+            found[key] = True if not values else values[0] if len(values) == 1 else tuple(values)
         found |= {key: Open(f"{found[key]} in a branch") for key in self._perhaps}
         return found | {
             key: Open(f"{found[key]} unless {word} sets it") for key, word in self._before.items()
@@ -189,12 +188,6 @@ class _Job:
         if sure:
             self._before.pop(key, None)
         (self._perhaps.discard if sure else self._perhaps.add)(key)
-
-
-def _joined(values: list[Any]) -> Any:
-    """Return what a flag was given: a switch nothing, one value itself, several a tuple."""
-    values = [one for one in values if one != ""]
-    return True if not values else values[0] if len(values) == 1 else tuple(values)
 
 
 def value(text: str) -> Any:
@@ -242,37 +235,26 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
             name = str(key).removeprefix("--").replace("-", "_")
             # Megatron's tests have their flags under MODEL_ARGS.
             _flatten(inner, f"{path}.{name}" if path and not str(key).startswith("--") else name, found)
-    elif (
-        isinstance(data, list) and path and all(isinstance(one, str) and "=" in one for one in data) and data
-    ):
-        # Overrides, as Hydra writes them beside its configurations.
-        _take_list(data, found)
-    elif isinstance(data, list) and not path:
-        _take_list(data, found)
+        return
+    items = data if isinstance(data, list) else [data]
+    texts = [one for one in items if isinstance(one, str)]
+    # Overrides, as Hydra writes them beside its configurations.
+    overrides = bool(texts) and all("=" in one for one in texts) and len(texts) == len(items)
+    if isinstance(data, list) and (overrides or not path):
+        job = _unstarted((word, True) for one in data for word in shlex.split(str(one)))
+        found.update(job.settings())
+        if job.elsewhere:
+            _add_elsewhere(found, *job.elsewhere)
     elif path:
-        found[path] = (
-            value(data) if isinstance(data, str) else _items(data) if isinstance(data, list) else data
-        )
-        texts = data if isinstance(data, list) else [data]
-        if any(isinstance(one, str) and _COMMAND.search(one) for one in texts):
+        # What is nested in a list no condition asks for.
+        plain = tuple(Open("...") if isinstance(one, (list, dict)) else one for one in items)
+        found[path] = plain if isinstance(data, list) else value(data) if isinstance(data, str) else data
+        if any(map(_COMMAND.search, texts)):
             _add_elsewhere(found, f"the text of {path}")
 
 
 def _add_elsewhere(found: dict[str, Any], *words: str) -> None:
     found[_ELSEWHERE] = (*found.get(_ELSEWHERE, ()), *words)
-
-
-def _take_list(data: list[Any], found: dict[str, Any]) -> None:
-    """Put the settings of a list of flags and overrides into `found`."""
-    job = _unstarted((word, True) for one in data for word in shlex.split(str(one)))
-    found.update(job.settings())
-    if job.elsewhere:
-        _add_elsewhere(found, *job.elsewhere)
-
-
-def _items(data: list[Any]) -> tuple[Any, ...]:
-    """Return the values of a list. What is nested in it no condition asks for."""
-    return tuple(Open("...") if isinstance(one, (list, dict)) else one for one in data)
 
 
 def _interpolated(one: Any, found: dict[str, Any], depth: int = 8) -> Any:

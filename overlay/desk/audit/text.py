@@ -29,7 +29,7 @@ def screen(audit: Audit) -> str:
     if not audit.installed:
         return "nothing was checked: no project that a patch is for is here"
     where = f" in {audit.plan.site}" if audit.plan.site else ""
-    lines = _wrapped(", ".join(audit.installed) + where, rest="  ") + _wrapped(audit.count(), rest="  ")
+    lines = [wrap(text, "  ", first="") for text in (", ".join(audit.installed) + where, audit.count())]
     if audit.settings is None:
         lines += _lines("NOT PATCHED", audit.of("open"), audit)
         lines += _paragraph("NOT KNOWN FOR THIS SOURCE", audit.of("unknown-source"))
@@ -47,9 +47,8 @@ def _by_settings(audit: Audit, settings: JobSettings) -> list[str]:
     for word in ("met", "untold"):
         left = audit.answered(word, "open", "unknown-source")
         others = [one for one in left if one.project not in settings.dialect.projects]
-        lines += _lines(
-            f"NOT PATCHED, {ANSWERS[word].upper()}", [one for one in left if one not in others], audit
-        )
+        ours = [one for one in left if one not in others]
+        lines += _lines(f"NOT PATCHED, {ANSWERS[word].upper()}", ours, audit)
         lines += _by_reason("NOT PATCHED, OF ANOTHER PROJECT", others, audit)
     # What is not patched and not hit by these settings is not safe: the settings that decide are said.
     spared = audit.answered("not-met", "open", "unknown-source")
@@ -65,7 +64,7 @@ def _by_reason(title: str, findings: list[Finding], audit: Audit) -> list[str]:
     lines = _title(title, findings)
     for why in dict.fromkeys(audit.answers[one.defect].why for one in findings):
         them = ", ".join(one.defect for one in findings if audit.answers[one.defect].why == why)
-        lines += _wrapped(f"{why}: {them}", "  ", "    ")
+        lines.append(wrap(f"{why}: {them}", "    ", first="  "))
     return lines
 
 
@@ -76,7 +75,7 @@ def _lines(title: str, findings: list[Finding], audit: Audit) -> list[str]:
         lines.append(f"{harm}: {HARMS[harm]}")
         for one in them:
             why = f": {audit.answers[one.defect].why}" if one.defect in audit.answers else ""
-            lines += _wrapped(f"{one.defect}{why}{_way_out(one)}", "  ", "      ")
+            lines.append(wrap(f"{one.defect}{why}{_way_out(one)}", "      ", first="  "))
     return lines
 
 
@@ -94,7 +93,7 @@ def _paragraph(title: str, findings: list[Finding]) -> list[str]:
     """Return the ids alone, after each harm."""
     lines = _title(title, findings)
     for harm, them in _by_harm(findings):
-        lines += _wrapped(f"{harm}: {', '.join(one.defect for one in them)}", "  ", "    ")
+        lines.append(wrap(f"{harm}: {', '.join(one.defect for one in them)}", "    ", first="  "))
     return lines
 
 
@@ -110,39 +109,30 @@ def explanation(defect: Defect, finding: Finding | None = None) -> str:
         "What to do": advice(defect) or ("" if defect.patch or defect.fixed else NO_WORKAROUND),
         "Tested by": defect.tried,
     }
-    lines = [
-        *_wrapped(f"{defect.id} ({defect.harm}: {HARMS[defect.harm]})"),
-        "",
-        *_wrapped(defect.summary),
-        "",
-    ]
-    for what, text in said.items():
-        lines += _wrapped(f"{what}: {text}") if text else []
+    lines = [wrap(f"{defect.id} ({defect.harm}: {HARMS[defect.harm]})"), "", wrap(defect.summary), ""]
+    lines += [wrap(f"{what}: {text}") for what, text in said.items() if text]
     if finding is not None:
-        here = ". ".join(
-            filter(None, [f"Here: {DEFECT_STATES[finding.state]}", finding.reason, finding.way_out])
-        )
-        lines += ["", *_wrapped(here)]
+        here = [f"Here: {DEFECT_STATES[finding.state]}", finding.reason, finding.way_out]
+        lines += ["", wrap(". ".join(filter(None, here)))]
     return "\n".join(lines)
 
 
 def _unknown(settings: JobSettings) -> list[str]:
     """Return the keys that nobody knows, and what stands in the way of knowing them."""
-    unknown = settings.unknown()
-    lines = ["", *_wrapped(f"settings: {settings.file}, read as {settings.dialect.name}", rest="  ")]
+    unknown, missing = settings.unknown(), settings.missing
+    said = [f"settings: {settings.file}, read as {settings.dialect.name}"]
     if settings.elsewhere:
         more = ", ".join(settings.elsewhere)
-        lines += _wrapped(f"It takes more from {more}, which was not read: no default is assumed", rest="  ")
-    for path, why in settings.missing.items():
-        if why:
-            lines += _wrapped(f"{path}, which declares options and defaults, was not read: {why}", rest="  ")
-    lines += _title("UNKNOWN SETTINGS", unknown)
+        said.append(f"It takes more from {more}, which was not read: no default is assumed")
+    what = "which declares options and defaults, was not read"
+    said += [f"{path}, {what}: {why}" for path, why in missing.items() if why]
+    lines = ["", *(wrap(one, "  ", first="") for one in said), *_title("UNKNOWN SETTINGS", unknown)]
     if unknown:
         them = [f"{key} (did you mean {near}?)" if near else key for key, near in unknown.items()]
-        lines += _wrapped(", ".join(them), "  ", "  ")
-    if unknown and settings.missing:
-        what = f"They may be options all the same: {', '.join(settings.missing)} cannot be read here"
-        lines += _wrapped(what, "  ", "  ")
+        lines.append(wrap(", ".join(them), "  "))
+    if unknown and missing:
+        what = f"They may be options all the same: {', '.join(missing)} cannot be read here"
+        lines.append(wrap(what, "  "))
     return lines
 
 
@@ -155,7 +145,3 @@ def _by_harm(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
     """Return the findings of each harm that there is, the worst first."""
     found = [(harm, [one for one in findings if one.harm == harm]) for harm in HARMS]
     return [(harm, them) for harm, them in found if them]
-
-
-def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
-    return wrap(text, rest, first=first).splitlines()

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, say, show
 from overlay.desk.processes import Commands
 from overlay.desk.prove.contract import CRASHED, HOLDS, NO_END, NOT_RUN, RAISES, STRICTLY, WRONG
-from overlay.desk.prove.rows import File, Trial, trial, unjudged
+from overlay.desk.prove.rows import File, trial, unjudged
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.settings import ALONE
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from overlay.patch import Patch
+    from overlay.desk.prove.rows import Trial
     from overlay.runtime.engine import Engine
     from overlay.verdict import Verdict
 
@@ -84,7 +84,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", metavar="FILE", help=what)
     what = "with --write: you have read how the source differs, and a contract that holds is enough"
     parser.add_argument("--judged", action="store_true", help=what)
-    parser.set_defaults(command=run)
 
 
 def run(engine: Engine, arguments: argparse.Namespace) -> int:
@@ -94,7 +93,7 @@ def run(engine: Engine, arguments: argparse.Namespace) -> int:
     prover = Prover(engine, arguments)
     wanted = _asked_for(engine, arguments.patches, ("unknown-source",) if path else (APPLY, "conflict"))
     found: list[Proof] = []
-    for one in map(prover.tried, *zip(*wanted, strict=True)) if path and wanted else prover.proven(wanted):
+    for one in map(prover.tried, wanted) if path else prover.proven(wanted):
         found.append(one)
         say(f"[{len(found)}/{len(wanted)}] {one.patch}: {one.verdict}")
         if one.rows:  # now: the next contract may take long, and be interrupted
@@ -126,16 +125,12 @@ def run(engine: Engine, arguments: argparse.Namespace) -> int:
     return EXIT_LOUD if wrong or any(one.patch in arguments.patches for one in unrun) else EXIT_OK
 
 
-def _asked_for(engine: Engine, named: list[str], verdicts: tuple[str, ...]) -> list[tuple[Patch, Verdict]]:
-    """Return the patches that are meant, those named or else of some verdicts, and what is decided here."""
+def _asked_for(engine: Engine, named: list[str], verdicts: tuple[str, ...]) -> list[Verdict]:
+    """Return what is decided here on the patches that are meant: those named, or else of some verdicts."""
     plan = engine.plan(named) if named else engine.plan_each()
     # Companions come along with whatever is selected, and were not asked for.
     chosen = {*plan.selection} - {*(plan.companions if named else ())}
-    return [
-        (engine.known()[one.patch], one)
-        for one in plan.verdicts
-        if one.patch in chosen and (named or one.verdict in verdicts)
-    ]
+    return [one for one in plan.verdicts if one.patch in chosen and (named or one.verdict in verdicts)]
 
 
 class Prover:
@@ -145,55 +140,58 @@ class Prover:
         first = secrets.randbelow(2**31) if options.seed is None else options.seed
         self.seeds = [*range(first, first + SEEDS)]
         self._seconds, self._judged = options.timeout, options.judged
-        self._tree, self._table = InstalledTree(), engine.tested()
+        self._known, self._tree, self._table = engine.known(), InstalledTree(), engine.tested()
         #: What a lock records beside the patched projects. None of it is imported.
         self.beside = {one.name: version_of(one, self._tree) for one in environment().RECORDED}
         self.surroundings = ", ".join(f"{name} {text or 'absent'}" for name, text in self.beside.items())
         self._commands = Commands(_AT_ONCE)
 
-    def proven(self, wanted: Iterable[tuple[Patch, Verdict]]) -> Iterator[Proof]:
+    def proven(self, wanted: Iterable[Verdict]) -> Iterator[Proof]:
         """Run contracts on upstream alone and with the patch, and yield what came of each.
 
         A patch that does not apply is not run, and that is said. Two that claim one site are each proven by
         itself.
         """
-        given = [(patch, said, said.verdict in (APPLY, "conflict")) for patch, said in wanted]
-        runs = self._runs([(patch.id, self.seeds[0]) for patch, _, applies in given if applies])
-        for patch, verdict, applies in given:
-            yield _judged(patch, verdict, *next(runs)) if applies else _not_run(patch, verdict)
+        given = [(one, one.verdict in (APPLY, "conflict")) for one in wanted]
+        runs = self._runs([(one.patch, self.seeds[0]) for one, applies in given if applies])
+        for one, applies in given:
+            yield _judged(one, *next(runs)) if applies else _not_run(one)
 
-    def tried(self, patch: Patch, verdict: Verdict) -> Proof:
+    def tried(self, verdict: Verdict) -> Proof:
         """Try a patch that does not know its source here, and return what came of it, and the rows for it."""
+        patch = self._known[verdict.patch]
         name = " + ".join(f"{one.project} {one.version}" for one in verdict.targets if one.version)
         given = trial(patch, self._tree, self._table, f"{name}, here")
         why = given.refused
         if not (why or given.absent or self._judged):
             changed = unjudged(given.choices[0], patch, self._table)
-            why = f"this source of {changed[0]}, which the patch replaces, is new" if changed else ""
-            why = why or "a contract does not notice every change"
+            why = "a contract does not notice every change"
+            if changed:
+                why = f"this source of {changed[0]}, which the patch replaces, is new"
             why += "; read how the source differs, then add --judged"
         if why:
-            return _not_run(patch, verdict, why)
+            return _not_run(verdict, why)
         if rows := given.absent:
-            return _not_run(patch, verdict, rows[0].reason).replace(rows=rows, verdict=rows[0].verdict)
-        return self._first_that_holds(patch, verdict, given)
+            return _not_run(verdict, rows[0].reason).replace(rows=rows, verdict=rows[0].verdict)
+        return self._first_that_holds(verdict, given)
 
-    def _first_that_holds(self, patch: Patch, verdict: Verdict, given: Trial) -> Proof:
+    def _first_that_holds(self, verdict: Verdict, given: Trial) -> Proof:
         """Run the contract with each choice of variants, up to the first that holds with each seed."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trial.json")
             for rows in given.choices:
                 File(rows=rows).write(path)
                 found = set()
-                for runs in self._runs([(patch.id, seed) for seed in self.seeds], path):
-                    last = _judged(patch, verdict, *runs)
+                for runs in self._runs([(verdict.patch, seed) for seed in self.seeds], path):
+                    last = _judged(verdict, *runs)
                     found.add((last.verdict, last.alone))
                     if last.verdict not in (PROVEN, UNSHOWN):
                         break
-                for means, made in (((UNSHOWN, HOLDS), given.alone), ((PROVEN, WRONG), rows)):
-                    if found == {means}:
-                        new = self._dated(made)
-                        return last.replace(rows=new, verdict=new[0].verdict, why=new[0].proven)
+                # Upstream alone keeps the contract, or fails it as only the defect does.
+                made = {(UNSHOWN, HOLDS): given.alone, (PROVEN, WRONG): rows}.get((last.verdict, last.alone))
+                if made and len(found) == 1:
+                    new = self._dated(made)
+                    return last.replace(rows=new, verdict=new[0].verdict, why=new[0].proven)
                 if last.verdict == NOT_RUN:
                     break
         if last.verdict == PROVEN:
@@ -243,13 +241,13 @@ class Prover:
         return CRASHED, f"its process ended {ended}{': ' * bool(last)}{last[:200]}"
 
 
-def _not_run(patch: Patch, decided: Verdict, why: str = "") -> Proof:
+def _not_run(decided: Verdict, why: str = "") -> Proof:
     """Return what is said of a patch that was not run: why, or else what was decided on it."""
     why = why or f"{decided.verdict}: {decided.reason}".removesuffix(": ")
-    return Proof(patch=patch.id, where=decided.where(), verdict=NOT_RUN, why=why)
+    return Proof(patch=decided.patch, where=decided.where(), verdict=NOT_RUN, why=why)
 
 
-def _judged(patch: Patch, decided: Verdict, alone: Outcome, patched: Outcome) -> Proof:
+def _judged(decided: Verdict, alone: Outcome, patched: Outcome) -> Proof:
     """Judge a patch by its two runs."""
     if patched[0] == NOT_RUN:
         verdict, why = patched
@@ -262,5 +260,5 @@ def _judged(patch: Patch, decided: Verdict, alone: Outcome, patched: Outcome) ->
         verdict, why = UNSHOWN, f"without the patch: {': '.join(filter(None, alone))}"
     else:
         verdict, why = UNSHOWN, "without the patch the contract holds too: it does not show the defect here"
-    found = _not_run(patch, decided.replace(verdict=APPLY), why)
+    found = _not_run(decided.replace(verdict=APPLY), why)
     return found.replace(verdict=verdict, alone=alone[0], patched=patched[0])

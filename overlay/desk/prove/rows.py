@@ -11,8 +11,6 @@ import json
 from contextlib import suppress
 from itertools import pairwise, product
 
-from packaging.version import InvalidVersion, Version
-
 from overlay.errors import OverlayError, SourceError, TrustError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.whole import write_whole
@@ -101,6 +99,8 @@ def _blank(patch: Patch, target: Target, tree: Tree, name: str) -> Row:
 
 def _applied_before(patch: Patch, target: Target, version: str, table: Table) -> str:
     """Return a source on which a patch applied, no later release than a version; empty if there is none."""
+    from packaging.version import InvalidVersion, Version
+
     sources = [name for row in table.rows(patch, target) if row.verdict == APPLY for name in row.sources()]
     try:
         here = Version(version)

@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 _TITLE = b"<title>overlay: "
 
 
-def _refuse_other(path: str) -> None:
-    """Raise `ReportError` if there is a file that is no report."""
-    if os.path.isfile(path) and os.path.getsize(path):
-        with open(path, "rb") as file:
-            if _TITLE in file.read(4096):
-                return
-        raise ReportError(
-            f"{path} exists and is no report of overlay's, so nothing was written: name another file"
-        )
-
-
 def write(engine: Engine, arguments: argparse.Namespace) -> int:
     """Write the page, or print what a job left. Raises `ReportError` for what cannot be read or written."""
     path: str = arguments.output or ""
@@ -53,7 +42,12 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         audits.append((view, make_audit(engine, plan, tree, selected=selected)))
     text, first = page.render(engine.known(), job, audits)
     data = text.encode("utf-8", errors="backslashreplace")
-    _refuse_other(path)
+    if os.path.isfile(path) and os.path.getsize(path):
+        with open(path, "rb") as file:
+            is_page = _TITLE in file.read(4096)
+        if not is_page:
+            what = f"{path} exists and is no report of overlay's"
+            raise ReportError(f"{what}, so nothing was written: name another file")
     try:
         write_whole(path, data)
     except OSError as error:

@@ -11,6 +11,7 @@ from collections import Counter
 from glob import glob
 
 from overlay.defect import HARMS
+from overlay.desk.output import counted, listed
 from overlay.desk.reading import record_of
 from overlay.effect import Effect, Figure, combined, told
 from overlay.errors import ReportError
@@ -71,9 +72,6 @@ class Job(Record):
 
     #: The rank of each process if no other process has it, else a name.
     names: tuple[int | str, ...]
-    groups: tuple[Group, ...]
-    #: In place of ranks they have places in `names`.
-    differences: tuple[agreement.Difference, ...]
     #: By patch, what all processes counted together, and how many of them reached it.
     effects: dict[str, tuple[Effect, int]]
     #: Ranks that left no ledger.
@@ -84,13 +82,17 @@ class Job(Record):
     unreadable: tuple[str, ...]
     #: The known defects that affect the job by its own settings, those that are not patched first.
     met: tuple[Met, ...] = ()
+    groups: tuple[Group, ...] = ()
+    #: In place of ranks they have places in `names`.
+    differences: tuple[agreement.Difference, ...] = ()
 
     def who(self, places: Iterable[int]) -> str:
         """Return processes as a person would write them: `ranks 0-2,5`."""
         found = [self.names[place] for place in places]
         ranks = [name for name in found if isinstance(name, int)]
         others = [name for name in found if isinstance(name, str)]
-        return ", ".join(([agreement.spans(ranks)] if ranks else []) + ([listed(others)] if others else []))
+        parts = [agreement.spans(ranks)] if ranks else []
+        return ", ".join([*parts, *([listed(others, _MOST_NAMES)] if others else [])])
 
     def open(self) -> list[Met]:
         """Return the known defects that affect the job and that no patch fixes in it."""
@@ -107,7 +109,7 @@ class Job(Record):
             who = self.who(self.cut_short)
             found.append(f"Killed or still running, so that what came last may be missing: {who}.")
         if self.unreadable:
-            files = listed(self.unreadable, between="; ")
+            files = listed(self.unreadable, _MOST_NAMES, "; ")
             found.append(f"Left out, as these files cannot be read (copy the folder again): {files}.")
         return found
 
@@ -146,7 +148,7 @@ class Job(Record):
         things = (
             f" that say {kinds} different things" if kinds > 1 else " that say the same" if count > 1 else ""
         )
-        lines = [f"{processes(count)}{things}"]
+        lines = [f"{counted(count, 'process')}{things}"]
         for group in self.groups:
             states: dict[str, list[str]] = {}
             for patch in group.status.patches:
@@ -162,9 +164,8 @@ class Job(Record):
         if self.differences:
             lines += ["they differ in", *agreement.rows(self.differences, self.who)]
         lines.append("in this job, over all processes that reached it:")
-        did = [
-            f"{name} {told(one)} ({processes(count)})" for name, (one, count) in self.effects.items() if count
-        ]
+        reached = {name: said for name, said in self.effects.items() if said[1]}
+        did = [f"{name} {told(one)} ({counted(n, 'process')})" for name, (one, n) in reached.items()]
         did += [f"nothing to do for: {', '.join(self.never())}"] if self.never() else []
         return "\n".join([*lines, *(wrap(text, "    ", first="  ") for text in did), *map(wrap, self.gaps())])
 
@@ -192,7 +193,7 @@ def read(folder: str) -> Job:
         else:
             unreadable.append(f"{name}: rank {process.rank} of {process.world} ranks")
     if not found:
-        why = f": {listed(unreadable, between='; ')}" if unreadable else ""
+        why = f": {listed(unreadable, _MOST_NAMES, '; ')}" if unreadable else ""
         raise ReportError(
             f"no readable ledger in {folder}{why}: start the job with OVERLAY_LEDGER_DIR={folder}"
         )
@@ -202,38 +203,22 @@ def read(folder: str) -> Job:
         if one.rank is not None:
             worlds.setdefault(one.world or 0, set()).add(one.rank)
     missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
-    met = {one.defect: one for status in statuses.values() for one in status.met}
+    met = [*{one.defect: one for status in statuses.values() for one in status.met}.values()]
+    met.sort(key=lambda one: (one.state == "mended", [*HARMS].index(one.harm), one.defect))
     job = Job(
         names=tuple(_names(found)),
-        groups=(),
-        differences=(),
         effects=_together(found, statuses),
         missing=tuple(sorted(missing)),
         cut_short=tuple(place for place, one in enumerate(found) if not one.ended),
         unreadable=tuple(unreadable),
-        met=tuple(sorted(met.values(), key=_worst)),
+        met=tuple(met),
     )
     return _compared(job, [one.ledger for one in found], statuses)
-
-
-def _worst(one: Met) -> tuple[bool, int, str]:
-    return one.state == "mended", list(HARMS).index(one.harm), one.defect
-
-
-def listed(names: Sequence[str], most: int = _MOST_NAMES, between: str = ", ") -> str:
-    """Return names in a row, of very many the first."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return between.join(names[:most]) + more
 
 
 def noted(value: str, note: str) -> str:
     """Return a value with what helps a person with it."""
     return f"{value} ({note})" if note else value
-
-
-def processes(count: int) -> str:
-    """Return a number of processes in words."""
-    return f"{count} process{'es' if count != 1 else ''}"
 
 
 def _load(kind: type[Record], folder: str, name: str, **more: Any) -> Any:

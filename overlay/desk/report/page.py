@@ -7,7 +7,8 @@ import time
 
 from overlay._version import __version__
 from overlay.desk.commands import OPT_IN
-from overlay.desk.report.job import listed, noted, processes
+from overlay.desk.output import counted, listed
+from overlay.desk.report.job import noted
 from overlay.effect import told
 from overlay.errors import ReportError
 from overlay.model.record import TYPE_CHECKING, Record
@@ -174,16 +175,12 @@ def _no_complaint(number: Mapping[str, int], job: Job | None) -> str:
     there, wanted = number["applied"], number["apply"]
     if there:
         where = "applied on some" if job is not None and job.differences else "applied"
-        return f"{_patches(there)} {'is' if there == 1 else 'are'} {where}, and none was refused."
+        return f"{counted(there, 'patch')} {'is' if there == 1 else 'are'} {where}, and none was refused."
     if wanted:
-        return f"{_patches(wanted)} would be applied here, and none is refused."
+        return f"{counted(wanted, 'patch')} would be applied here, and none is refused."
     if number["waiting"]:
         return "Every patch still waits: none of the modules that they are for was imported."
     return "No patch is applied." if job is not None else "No patch would be applied here."
-
-
-def _patches(count: int) -> str:
-    return f"{count} patch{'es' if count != 1 else ''}"
 
 
 def _named(names: Sequence[str], most: int = 4) -> str:
@@ -232,7 +229,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.globals.update(
-        link=link, noted=noted, told=told, processes=processes, tone=tone, marks=MARKS, tones=OUTCOMES
+        link=link, noted=noted, told=told, counted=counted, tone=tone, marks=MARKS, tones=OUTCOMES
     )
     text = environment.get_template("page.html").render(
         first=first,

@@ -15,11 +15,6 @@ from overlay.errors import SuiteError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.source.registry import COMPAT
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -80,6 +75,11 @@ def find(name: str) -> Recipe:
 
 def read(path: str) -> Recipe:
     """Return the recipe in a file. Raises `SuiteError`, which names the file, the key and the value."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
     try:
         with open(path, "rb") as file:
             data = tomllib.load(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Callable
@@ -43,7 +44,7 @@ def look(
             package="", python="", armed=not checks, checks=checks, projects=(), todo=(),
         )  # fmt: skip
         monkeypatch.setattr(screens, "examine", lambda engine: found)
-        assert screens.show(engines(*(patches or [upstream.patch()]))) == code
+        assert screens.show(engines(*(patches or [upstream.patch()])), argparse.Namespace()) == code
         return capsys.readouterr().out
 
     return find

@@ -15,12 +15,22 @@ def clean(**environ: str) -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")} | environ
 
 
-def python(*words: str, seconds: float = 120, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run Python, and return how it ended."""
+def python(
+    *words: str, seconds: float = 120, folder: str = ".", **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder, and return how it ended."""
     return subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, *words], cwd=folder,
         capture_output=True, text=True, timeout=seconds, env=clean(**environ), check=False,
     )  # fmt: skip
+
+
+def lives(pid: int) -> bool:
+    """Return whether a process is there, other than as one that its parent has not asked for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def overlay(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -97,11 +97,11 @@ def untested(patch: Patch) -> Patch:
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
-    """Write texts into files below a folder, by their paths in it."""
+    """Write texts into files below a folder, by their paths in it, without an indentation of all lines."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(textwrap.dedent(text))
 
 
 def triple(original: Any, module: ModuleType) -> Any:
@@ -131,7 +131,7 @@ class Upstream:
     def write(self, **files: str) -> None:
         """Write modules given as `core="source"`, or all default files."""
         given = {f"fakeup/{name}.py": text for name, text in files.items()} or FILES
-        write_files(self.root, {name: textwrap.dedent(text) for name, text in given.items()})
+        write_files(self.root, given)
         importlib.invalidate_caches()
 
     def version(self, text: str) -> None:

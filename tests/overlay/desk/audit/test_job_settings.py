@@ -9,38 +9,42 @@ from audit_cases import DIALECT, a_defect, write
 
 from overlay.defect import above, among, before, beyond, given, other, switched
 from overlay.desk.audit import settings_file
-from overlay.desk.audit.job_settings import answer, recognise
+from overlay.desk.audit.job_settings import JobSettings, answer, recognise
 from overlay.errors import SettingsError
 from overlay.source.conditions import Open
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from overlay.desk.audit.job_settings import JobSettings
-
+    from overlay.defect import Condition, Dialect
+    from overlay.source.conditions import Answer
 
 #: Those that take no settings from elsewhere.
 PROGRAMS = ("x", "x.py")
 
 
-def settings(tmp_path: Path, text: str, name: str = "run.sh") -> JobSettings:
+def settings(tmp_path: Path, text: str, name: str = "run.sh", dialect: Dialect = DIALECT) -> JobSettings:
     (tmp_path / name).write_text(text)
-    (tmp_path / "lib").mkdir(exist_ok=True)
-    path = tmp_path / "lib/arguments.py"
-    path.write_text(
+    read = write(tmp_path).read
+    (tmp_path / "lib/arguments.py").write_text(
         "parser.add_argument('--ranks', type=int, default=1)\n"
         "parser.add_argument('--fast', action='store_true')\n"
         "parser.add_argument('--other', default='x')\n"
         "parser.add_argument('--computed', default=g())\n"
         "class C:\n    depth: int = 3\n    deep: bool = False\n"
+        "    bias: bool = field(default=True, metadata={'flags': ['--disable-offset']})\n"
     )
-    read = write(tmp_path).read
-    return recognise(name, settings_file.read(str(tmp_path / name), PROGRAMS), (DIALECT,), read)
+    return recognise(name, settings_file.read(str(tmp_path / name), PROGRAMS), (dialect,), read)
 
 
-def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    (tmp_path / "given.sh").write_text(text)
-    return settings_file.read(str(tmp_path / "given.sh"), PROGRAMS)
+def having(dialect: Dialect = DIALECT, **values: Any) -> JobSettings:
+    """Return settings that stand in no file."""
+    return JobSettings(file="run.sh", dialect=dialect, values=values)
+
+
+def said(found: JobSettings, *when: Condition) -> Answer:
+    """Return what settings say of the defect, or of one with other conditions."""
+    return answer(a_defect().replace(when=(when,)) if when else a_defect(), found)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +156,15 @@ def given_in(tmp_path: Path, text: str) -> tuple[dict[str, Any], tuple[str, ...]
         (': "${N:=4}"\nx --fast --ranks ${N:-1}', "met", "ranks is 4"),
         ("if y; then : ${N:=4}; fi\nx --fast --ranks ${N:-1}", "untold", "ranks is ${N:-1}"),
         ("time N=2\nx --fast --ranks $N", "met", "ranks is 2"),
+        # Left open by a template.
+        ("x --fast --ranks {{other}}", "untold", "ranks is {{other}} in the file"),
+        ("x --fast --ranks @OTHER@", "untold", "ranks is @OTHER@ in the file"),
+        ("x --fast --ranks %OTHER%", "untold", "ranks is %OTHER% in the file"),
+        ("x --fast --ranks '<OTHER>'", "untold", "ranks is <OTHER> in the file"),
     ],
 )
 def test_a_command_line(text: str, word: str, why: str, tmp_path: Path) -> None:
-    found = answer(a_defect(), settings(tmp_path, text))
+    found = said(settings(tmp_path, text))
     assert found.word == word
     assert why in found.why
 
@@ -164,7 +173,7 @@ def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
     (tmp_path / "model.sh").write_text("MORE=(--fast)\n")
     found = settings(tmp_path, 'source "${HERE}/model.sh"\npython x.py --ranks 2 ${MORE[@]}')
     assert found.elsewhere == ()
-    assert answer(a_defect(), found).word == "met"
+    assert said(found).word == "met"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +186,7 @@ def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_sourced_may_end_early(text: str, word: str, tmp_path: Path) -> None:
     (tmp_path / "more.sh").write_text(text)
-    assert answer(a_defect(), settings(tmp_path, "source more.sh\nx --fast --ranks $N")).word == word
+    assert said(settings(tmp_path, "source more.sh\nx --fast --ranks $N")).word == word
 
 
 def test_a_variable_with_a_default_is_taken_from_the_environment(
@@ -185,7 +194,7 @@ def test_a_variable_with_a_default_is_taken_from_the_environment(
 ) -> None:
     monkeypatch.setenv("RANKS", "8")
     found = settings(tmp_path, "x --fast --ranks ${RANKS:-1}")
-    assert answer(a_defect(), found).why == "ranks is 8 and fast is on"
+    assert said(found).why == "ranks is 8 and fast is on"
 
 
 @pytest.mark.parametrize("name", ["/opt/lib/models/big/model.sh", "$HOME/models/big/model.sh"])
@@ -197,7 +206,7 @@ def test_what_is_sourced_by_its_place_in_an_image_is_found_above_the_script(
     model.write_text("MORE=(--fast)\n")
     (tmp_path / "runs").mkdir()
     found = settings(tmp_path, f"source {name}\nx --ranks 2 ${{MORE[@]}}", "runs/run.sh")
-    assert answer(a_defect(), found).word == "met"
+    assert said(found).word == "met"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +234,7 @@ def test_what_is_sourced_by_its_place_in_an_image_is_found_above_the_script(
 )
 def test_other_ways_to_write_settings(name: str, text: str, word: str, tmp_path: Path) -> None:
     pytest.importorskip("yaml")
-    assert answer(a_defect(), settings(tmp_path, text, name)).word == word
+    assert said(settings(tmp_path, text, name)).word == word
 
 
 def test_a_script_that_takes_all_from_elsewhere_is_refused_with_the_way_out(tmp_path: Path) -> None:
@@ -245,41 +254,34 @@ def test_overrides_are_of_the_configuration_that_hydra_names_beside_them(tmp_pat
 
 
 def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
-    found, _ = given_in(
-        tmp_path,
-        "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y "
-        "a.k=gae,grpo 'a.c=choice(1,2)' $@",
+    (tmp_path / "run.sh").write_text(
+        "python -m x --config-name='a.yaml' \
+  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y "
+        "a.k=gae,grpo 'a.c=choice(1,2)' $@"
     )
+    found, _ = settings_file.read(str(tmp_path / "run.sh"), PROGRAMS)
     known = {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None}
     assert found == {**known, "a.f": "$Y", "a.k": "gae,grpo", "a.c": "choice(1,2)"}
     # Of a sweep each job has another value.
     assert all(isinstance(found[key], Open) for key in ("a.f", "a.k", "a.c"))
 
 
-@pytest.mark.parametrize("text", ["{{other}}", "@OTHER@", "%OTHER%", "'<OTHER>'"])
-def test_what_a_template_leaves_open_is_no_value(text: str, tmp_path: Path) -> None:
-    found = answer(
-        a_defect().replace(when=((among("other", "x"),),)), settings(tmp_path, f"x --ranks 2 --other {text}")
-    )
-    assert found.word == "untold"
-
-
 def test_unknown_settings_are_named_with_the_nearest(tmp_path: Path) -> None:
-    found = settings(tmp_path, "--ranks 2 --rnks 3 --zzz --depth 4 --other y --no-depth --computed 1")
-    assert found.unknown() == {"rnks": "ranks", "zzz": ""}
+    known = "--depth 4 --other y --no-depth --computed 1 --bias --disable-offset"
+    found = settings(tmp_path, f"--ranks 2 --rnks 3 --zzz --offs {known}")
+    assert found.unknown() == {"rnks": "ranks", "zzz": "", "offs": ""}
     assert not found.missing
 
 
-def test_a_default_of_the_installation_counts_where_no_other_is_known(tmp_path: Path) -> None:
-    defect = a_defect()
-    for condition, word in (
-        (among("other", "x"), "met"),
-        (above("depth", 3), "untold"),
-        (given("computed"), "untold"),
-    ):
-        found = answer(defect.replace(when=((condition,),)), settings(tmp_path, "--ranks 2"))
-        assert found.word == word, condition
-        assert word == "untold" or "upstream's default" in found.why
+@pytest.mark.parametrize(
+    ("condition", "word"),
+    [(among("other", "x"), "met"), (above("depth", 3), "untold"), (given("computed"), "untold")],
+)
+def test_a_default_of_the_installation_counts_where_no_other_is_known(
+    condition: Condition, word: str, tmp_path: Path
+) -> None:
+    found = said(settings(tmp_path, "--ranks 2"), condition)
+    assert (found.word, "upstream's default" in found.why) == (word, word == "met")
 
 
 @pytest.mark.parametrize(
@@ -302,25 +304,26 @@ def test_a_default_of_the_installation_counts_where_no_other_is_known(tmp_path: 
         (beyond("a tool is called"), 1, "untold"),
     ],
 )
-def test_conditions(condition: Any, value: Any, word: str, tmp_path: Path) -> None:
-    found = settings(tmp_path, "--ranks 2")
-    found = found.replace(values={"k": value})
-    assert answer(a_defect().replace(when=((condition,),)), found).word == word
+def test_conditions(condition: Condition, value: Any, word: str) -> None:
+    assert said(having(k=value), condition).word == word
 
 
-def test_one_alternative_is_enough_and_one_condition_excludes(tmp_path: Path) -> None:
-    found = settings(tmp_path, "--ranks 2")
-    defect = a_defect()
-    yes, no, perhaps = above("ranks", 1), above("ranks", 2), beyond("who knows")
-    for when, word in (
-        (((no,), (yes,)), "met"),
-        (((perhaps,), (yes,)), "met"),
-        (((no,), (perhaps,)), "untold"),
-        (((perhaps, no),), "not-met"),
-        (((perhaps, yes),), "untold"),
+YES, NO, PERHAPS = above("ranks", 1), above("ranks", 2), beyond("who knows")
+
+
+@pytest.mark.parametrize(
+    ("when", "word"),
+    [
+        (((NO,), (YES,)), "met"),
+        (((PERHAPS,), (YES,)), "met"),
+        (((NO,), (PERHAPS,)), "untold"),
+        (((PERHAPS, NO),), "not-met"),
+        (((PERHAPS, YES),), "untold"),
         ((), "met"),
-    ):
-        assert answer(defect.replace(when=when), found).word == word, when
+    ],
+)
+def test_one_alternative_is_enough_and_one_condition_excludes(when: Any, word: str) -> None:
+    assert answer(a_defect().replace(when=when), having(ranks=2)).word == word
 
 
 @pytest.mark.parametrize(
@@ -332,56 +335,53 @@ def test_one_alternative_is_enough_and_one_condition_excludes(tmp_path: Path) ->
         ("", "untold", "lib is before 2.0"),
     ],
 )
-def test_what_a_release_brings_is_told_by_the_release(
-    version: str, word: str, why: str, tmp_path: Path
-) -> None:
-    found = answer(
-        a_defect().replace(when=((before("2.0"),),)), settings(tmp_path, "--ranks 2"), version=version
-    )
+def test_what_a_release_brings_is_told_by_the_release(version: str, word: str, why: str) -> None:
+    found = answer(a_defect().replace(when=((before("2.0"),),)), having(), version=version)
     assert (found.word, found.why) == (word, why)
 
 
 def test_an_option_that_the_release_lacks_is_not_set(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/whole.yaml").write_text("trainer: {steps: 1}")
-    dialect = DIALECT.replace(sources=("lib/whole.yaml",))
-    newer = a_defect().replace(when=((other("trainer.newer", True),),))
     for path, word in ((), "met"), (("lib/gone.yaml",), "untold"):
-        dialect = dialect.replace(sources=("lib/whole.yaml", *path))
+        dialect = DIALECT.replace(sources=("lib/whole.yaml", *path))
         found = recognise("x", ({"ranks": 2}, ()), (dialect,), write(tmp_path).read)
-        assert answer(newer, found).word == word
-    assert answer(newer.replace(when=((other("elsewhere.newer", True),),)), found).word == "untold"
+        assert said(found, other("trainer.newer", True)).word == word
+    assert said(found, other("elsewhere.newer", True)).word == "untold"
 
 
-def test_settings_of_another_project_tell_nothing(tmp_path: Path) -> None:
-    found = settings(tmp_path, "--ranks 1")
-    defect = a_defect()
-    other_project = defect.replace(project=defect.project.replace(name="else"))
-    assert answer(other_project, found).word == "untold"
+def test_settings_of_another_project_tell_nothing() -> None:
+    assert said(having(DIALECT.replace(projects=("else",)), ranks=1)).word == "untold"
 
 
-def test_a_role_that_the_file_leaves_out_has_the_default_of_the_release(tmp_path: Path) -> None:
+def test_a_role_that_the_file_leaves_out_has_the_default_of_the_release() -> None:
     """One that is set for another role says nothing of it, unless the table says what all of them have."""
-    found = settings(tmp_path, "--ranks 2").replace(
-        values={"a.deep": True, "a.kind": "x"},
-        options={"a.deep": False, "b.deep": False, "b.kind": "y", "b.aside.deep": 3},
+    found = having(DIALECT, **{"a.deep": True, "a.kind": "x"}).replace(
+        options={"a.deep": False, "b.deep": False, "b.kind": "y", "b.aside.deep": 3}
     )
-    defect = a_defect()
-    shallow = defect.replace(when=((among("deep", False),),))
-    assert answer(shallow, found).word == "met"
-    assert answer(shallow, found).why == "b.deep is off, upstream's default"
+    shallow = said(found, among("deep", False))
+    assert (shallow.word, shallow.why) == ("met", "b.deep is off, upstream's default")
     aside = found.replace(dialect=DIALECT.replace(aside={"deep": ("b.*",)}))
-    assert answer(shallow, aside).word == "not-met"
-    said = found.replace(dialect=DIALECT.replace(defaults={"kind": "z"}))
-    assert answer(defect.replace(when=((among("kind", "y"),),)), said).word == "not-met"
+    assert said(aside, among("deep", False)).word == "not-met"
+    for_all = found.replace(dialect=DIALECT.replace(defaults={"kind": "z"}))
+    assert said(for_all, among("kind", "y")).word == "not-met"
 
 
-def test_one_setting_says_another(tmp_path: Path) -> None:
-    dialect = DIALECT.replace(implies=(("name", "*big*", "ranks", 8),))
-    found = settings(tmp_path, "--fast --other 1").replace(dialect=dialect)
-    assert answer(a_defect(), found).word == "not-met"
-    said = answer(a_defect(), found.replace(values={"name": "a-big-one", "fast": True}))
-    assert (said.word, said.why) == ("met", "ranks is 8, as name is a-big-one and fast is on")
+BIG = DIALECT.replace(implies=(("name", "*big*", "ranks", 8),))
+
+
+@pytest.mark.parametrize(
+    ("values", "word", "why"),
+    [
+        ({"other": 1}, "not-met", "ranks is 1, upstream's default"),
+        ({"name": "a-big-one"}, "met", "ranks is 8, as name is a-big-one and fast is on"),
+        # What decides for all roles decides for one that is left out.
+        ({"name": "big", "critic.ranks": 1}, "met", "ranks is 8, as name is big and fast is on"),
+    ],
+)
+def test_one_setting_says_another(values: dict[str, Any], word: str, why: str) -> None:
+    found = said(having(BIG, fast=True, **values))
+    assert (found.word, found.why) == (word, why)
 
 
 def with_aliases(levels: int) -> str:
@@ -425,68 +425,41 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         settings_file.read(str(tmp_path / "nowhere"), PROGRAMS)
 
 
+ENGINE = DIALECT.replace(
+    marks=("*.fast",),
+    implies=(("engine", "big", "ranks", 2), ("engine", "*", "ranks", ...)),
+    whole={"config": ("ours*",)},
+)
+
+
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "word"),
     [
-        ("run.sh", "A=(\n  engine=big\n  job.fast=True\n)\npython x.py ${A[@]}"),
-        ("run.sh", "python x.py job.fast=True \\\n  engine=big"),
-        ("run.yaml", "- engine=big\n- job.fast=True\n"),
+        # An override within a command is no assignment of the shell.
+        ("run.sh", "A=(\n  engine=big\n  job.fast=True\n)\npython x.py ${A[@]}", "met"),
+        ("run.sh", "python x.py job.fast=True \\\n  engine=big", "met"),
+        ("run.yaml", "- engine=big\n- job.fast=True\n", "met"),
+        # Beside what is not known no default is.
+        ("run.sh", "python x.py job.fast=True engine=$E", "untold"),
+        ("run.sh", "python x.py job.fast=True engine=odd", "untold"),
+        ("run.sh", "python x.py job.fast=True --config=mine", "untold"),
+        ("run.sh", "python x.py job.fast=True --config=$C", "untold"),
     ],
 )
-def test_an_override_within_a_command_is_no_assignment_of_the_shell(
-    name: str, text: str, tmp_path: Path
-) -> None:
+def test_what_stands_for_many_settings(name: str, text: str, word: str, tmp_path: Path) -> None:
     pytest.importorskip("yaml")
-    dialect = DIALECT.replace(
-        marks=("*.fast",), implies=(("engine", "big", "ranks", 2), ("engine", "*", "ranks", ...))
-    )
-    (tmp_path / name).write_text(text)
-    found = recognise(
-        name, settings_file.read(str(tmp_path / name), PROGRAMS), (dialect,), write(tmp_path).read
-    )
-    assert answer(a_defect(), found).word == "met"
+    assert said(settings(tmp_path, text, name, ENGINE)).word == word
 
 
-def test_a_field_is_known_by_the_flags_that_it_names(tmp_path: Path) -> None:
-    text = """
-class Config:
-    add_bias: bool = field(default=True, metadata={"argparse_meta": {"arg_names": ["--disable-bias"]}})
-"""
-    read = write(tmp_path, text).read
-    dialect = DIALECT.replace(sources=("lib/core.py",), marks=("disable_bias",))
-    given_ = given_in(tmp_path, "--disable-bias --add-bias --bia")
-    found = recognise("run.sh", given_, (dialect,), read)
-    assert found.unknown() == {"bia": ""}
-
-
-@pytest.mark.parametrize("said", ["engine=$E", "engine=odd", "config=mine", "config=$C"])
-def test_beside_what_is_not_known_no_default_is(said: str, tmp_path: Path) -> None:
-    dialect = DIALECT.replace(
-        marks=("*.fast",),
-        implies=(("engine", "big", "ranks", 2), ("engine", "*", "ranks", ...)),
-        whole={"config": ("ours*",)},
-    )
-    text = f"python x.py job.fast=True --{said}"
-    given_ = given_in(tmp_path, text.replace("--engine", "engine"))
-    found = recognise("run.sh", given_, (dialect,), write(tmp_path).read)
-    assert answer(a_defect(), found).word == "untold"
-
-
-def test_what_a_file_decides_is_not_told_by_what_is_given(tmp_path: Path) -> None:
-    dialect = DIALECT.replace(decided=(("config", "*", ()), ("load_args", "True", ("ranks",))))
-    found = settings(tmp_path, "--ranks 1 --fast").replace(dialect=dialect)
-    assert answer(a_defect(), found).word == "not-met"
-    for more, word in (
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({}, "not-met"),
         ({"config": "mine.yaml"}, "untold"),
         ({"load_args": True}, "untold"),
         ({"config": None}, "not-met"),
-    ):
-        said = answer(a_defect(), found.replace(values={"ranks": 1, "fast": True, **more}))
-        assert said.word == word, more
-
-
-def test_what_decides_for_all_roles_decides_for_one_that_is_left_out(tmp_path: Path) -> None:
-    dialect = DIALECT.replace(implies=(("config", "big", "ranks", 8),))
-    found = settings(tmp_path, "--ranks 1").replace(dialect=dialect)
-    said = answer(a_defect(), found.replace(values={"config": "big", "critic.ranks": 1, "fast": True}))
-    assert (said.word, said.why) == ("met", "ranks is 8, as config is big and fast is on")
+    ],
+)
+def test_what_a_file_decides_is_not_told_by_what_is_given(more: dict[str, Any], word: str) -> None:
+    dialect = DIALECT.replace(decided=(("config", "*", ()), ("load_args", "True", ("ranks",))))
+    assert said(having(dialect, ranks=1, fast=True, **more)).word == word

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import lives
 from toy_pack import KINDS, Toy
 
 
@@ -43,7 +44,7 @@ def test_each_way_to_fail_is_a_row_of_its_own(toy: Toy) -> None:
     assert said["bursts"] == ("not shown", "without the patch: crashed: its process ended by SIGABRT")
     assert said["blind"][0] == "not shown"
     # What they started, in a session of its own, is ended with them.
-    assert [pid for pid in map(int, (toy.folder / "started").read_text().split()) if toy.lives(pid)] == []
+    assert [pid for pid in map(int, (toy.folder / "started").read_text().split()) if lives(pid)] == []
 
 
 def test_what_ran_not_at_all_is_no_pass(toy: Toy) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
-from command_line import clean
+from command_line import python
+from fake_upstream import write_files
 
 from overlay.desk.prove.rows import row_of, text_of
 from overlay.patch import Patch, Project, one_target, replaced, variant
@@ -81,9 +81,7 @@ class Toy:
         self.record()
 
     def write(self, file: str, text: str) -> None:
-        path = self.folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        write_files(self.folder, {file: text})
 
     def core(self, text: str) -> None:
         """Write the source of the library."""
@@ -109,23 +107,11 @@ class Toy:
             rows += filter(None, [row_of(patch, targets[0], tree, "toylib==1.2.0")])
         self.write(f"toypack/toylib/{TABLE_FILE}", text_of({"toylib==1.2.0": {}}, rows))
 
-    @staticmethod
-    def lives(pid: int) -> bool:
-        """Return whether a process has not ended."""
-        try:
-            with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
-                return file.read().rpartition(")")[2].split()[0] != "Z"
-        except OSError:
-            return False
-
-    def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **environ: str) -> CompletedProcess[str]:
         """Run a command of overlay's where the library and the pack are installed."""
         return self.python("-m", "overlay", *arguments, **environ)
 
-    def python(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    def python(self, *arguments: str, **environ: str) -> CompletedProcess[str]:
         """Run Python there."""
         given = {"PYTHONPATH": str(self.folder), "OVERLAY_PACKS": "toy", "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.run(
-            [sys.executable, *arguments], env=clean(**given | environ), cwd=self.folder,
-            capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
+        return python(*arguments, seconds=120, folder=str(self.folder), **given | environ)

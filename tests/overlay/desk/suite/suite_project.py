@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import clean
+from fake_upstream import write_files
 
 from overlay.desk.suite.report import read
 from overlay.source.source import InstalledTree
@@ -199,14 +200,6 @@ RECIPE = """
 """
 
 
-def write(folder: Path, files: dict[str, str]) -> None:
-    """Write files, without the indentation that they have here."""
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text).lstrip("\n"))
-
-
 class Workplace:
     """A folder with a repository of the tiny upstream, the pack for it, and the command line of overlay."""
 
@@ -216,7 +209,7 @@ class Workplace:
         self.packs = folder / "packs"
         #: What was printed about the last run.
         self.said: dict[str, Any] = {}
-        write(self.repository, {**CODE, **TESTS})
+        write_files(self.repository, {**CODE, **TESTS})
         self.git("init", "--quiet")
         self.commit("v1.0")
         entry = "[overlay.patches]\nacme = acme_suite.patches\n"
@@ -240,7 +233,7 @@ class Workplace:
             rows.append({**row, "verdict": "apply", "variant": "1", "shown": "passed"})
         table = {"sources": {}, "rows": rows}
         files["acme_suite/patches/fakesuite/tested.json"] = json.dumps(table)
-        write(self.packs, files)
+        write_files(self.packs, files)
 
     def git(self, *words: str) -> None:
         """Run a command of git on the repository."""

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suite_project import CODE, Workplace, write
+from command_line import lives
+from fake_upstream import write_files
+from suite_project import CODE, Workplace
 
 from overlay.desk.suite.report import coverage
 
@@ -102,15 +104,7 @@ def test_a_file_that_hangs_or_crashes_loses_what_it_does_not_get_to(workplace: W
     children = [int(text) for text in (workplace.folder / "child").read_text().split()]
     assert len(children) == 2
     for pid in children:
-        assert not alive(pid), "it left the process group, and was to be found all the same"
-
-
-def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        assert not lives(pid), "it left the process group, and was to be found all the same"
 
 
 def test_a_run_that_is_stopped_leaves_its_results_and_nothing_else(workplace: Workplace) -> None:
@@ -128,7 +122,7 @@ def test_a_run_that_is_stopped_leaves_its_results_and_nothing_else(workplace: Wo
     assert process.returncode == 2
     assert "stopped: stopped, with all that it had started" in said
     assert "Traceback" not in said
-    assert not alive(int(child.read_text()))
+    assert not lives(int(child.read_text()))
     assert not (folder / "work").exists()
     assert workplace.outcomes("stopped", "plain")["test_flaky.py::test_flaky"] == "passed"
 
@@ -197,7 +191,7 @@ def test_quick_only_and_code_of_another_release(workplace: Workplace) -> None:
 def test_what_is_installed_is_tested_if_that_is_asked_for(workplace: Workplace) -> None:
     installed = workplace.folder / "installed"
     core = CODE["fakesuite/core.py"].replace("value * 2", "value * 3")
-    write(installed, {**CODE, "fakesuite/core.py": core})
+    write_files(installed, {**CODE, "fakesuite/core.py": core})
     path = f"{workplace.packs}{os.pathsep}{installed}"
     said = workplace.run(workplace.recipe("here", include=MIXED), "--installed", code=1, PYTHONPATH=path)
     assert said["code"] == {"fakesuite": "installed"}
