@@ -108,12 +108,7 @@ def run_ppo(  # noqa: PLR0915 -- one step, from the batch to the verdict
         return torch.cat(terms).sum() / divisor
 
     value, reference = cpu_reference.loss_and_gradient(
-        weights,
-        tokens,
-        loss,
-        heads=cpu_engine.HEADS,
-        rope=rope,
-        outputs=cpu_reference.log_probs_and_entropy,
+        weights, tokens, loss, heads=cpu_engine.HEADS, rope=rope, outputs=cpu_reference.log_probs_and_entropy
     )
     with watched() as seen:
         output = cpu_engine.train(engine, batch, functools.partial(ppo_loss, config))

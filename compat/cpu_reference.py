@@ -181,12 +181,7 @@ def _linear(weights: Mapping[str, torch.Tensor], name: str, hidden: torch.Tensor
 
 
 def _attention(
-    weights: Mapping[str, torch.Tensor],
-    prefix: str,
-    hidden: torch.Tensor,
-    heads: int,
-    *,
-    rope: bool,
+    weights: Mapping[str, torch.Tensor], prefix: str, hidden: torch.Tensor, heads: int, *, rope: bool
 ) -> torch.Tensor:
     # Megatron stores the queries of a group next to the group's key and value.
     qkv = _linear(weights, prefix + "self_attention.linear_qkv", hidden)

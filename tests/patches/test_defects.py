@@ -188,16 +188,8 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("megatron.fused-mla-rope-heads", "--multi-latent-attention --no-rope-fusion", "not-met"),
         ("megatron.fused-mla-rope-heads", "--multi-latent-attention --num-layers 2", "untold"),
         # 0.7.1, fsdp_workers.py: the legacy workers, which are the default, never read lora.merge.
-        (
-            "verl.lora-of-stacked-projections",
-            _MERGED,
-            "untold",
-        ),
-        (
-            "verl.lora-of-stacked-projections",
-            f"{_MERGED} trainer.use_legacy_worker_impl=disable",
-            "not-met",
-        ),
+        ("verl.lora-of-stacked-projections", _MERGED, "untold"),
+        ("verl.lora-of-stacked-projections", f"{_MERGED} trainer.use_legacy_worker_impl=disable", "not-met"),
         # 0.7.1, main_ppo.py:182-193: auto are the legacy workers.
         ("verl.critic-scale-by-micro-batches", "algorithm.adv_estimator=gae", "not-met"),
         (

@@ -53,8 +53,7 @@ def printed() -> set[str]:
 
 
 @pytest.mark.nightly(
-    "by day a few images stand for the others",
-    name=tuple(name for name in LISTED if name not in BY_DAY),
+    "by day a few images stand for the others", name=tuple(name for name in LISTED if name not in BY_DAY)
 )
 @pytest.mark.parametrize("name", LISTED)
 def test_no_selection_that_is_printed_makes_patches_conflict(

@@ -102,10 +102,7 @@ def test_what_is_recorded_of_an_image_is_nothing_but_a_real_lack(name: str) -> N
 @by_those_asked
 @pytest.mark.parametrize(
     ("name", "selection"),
-    [
-        *((name, "") for name in IMAGES),
-        *((name, "slime.*") for name in IMAGES if name.startswith("slime ")),
-    ],
+    [*((name, "") for name in IMAGES), *((name, "slime.*") for name in IMAGES if name.startswith("slime "))],
 )
 def test_strict_mode_works_in_an_image(name: str, selection: str, listed: Folder, imported: Any) -> None:
     folder = listed(name)

@@ -173,10 +173,7 @@ def cluster(worksite: Venv, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.mark.nightly("one job, which takes a minute or two, stands for both", release=("v0.2.4",))
 @pytest.mark.parametrize(
     ("release", "above", "more"),
-    [
-        ("v0.3.1", "", {"OVERLAY": "1"}),
-        ("v0.2.4", "import overlay\n\noverlay.enable()\n\n", {}),
-    ],
+    [("v0.3.1", "", {"OVERLAY": "1"}), ("v0.2.4", "import overlay\n\noverlay.enable()\n\n", {})],
     ids=["by the job's variables", "by enable() in train.py"],
 )
 def test_every_actor_of_a_submitted_job_is_patched(

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from overlay.patches._dynamic_cp.plan import (
-    allowed_sizes,
-    check_longest,
-    check_plan,
-    part_of,
-    plan_uniform,
-)
+from overlay.patches._dynamic_cp.plan import allowed_sizes, check_longest, check_plan, part_of, plan_uniform
 
 RANKS = st.integers(min_value=1, max_value=64)
 LENGTHS = st.lists(st.integers(min_value=0, max_value=2000), min_size=1, max_size=80)

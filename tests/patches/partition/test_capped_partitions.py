@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 from partition_cases import drawing, drawn_costs, drawn_lengths, grown, naive_first_fit, totals
 
-from overlay.patches._partition import (
-    capped,
-    capped_partitions,
-    fewest_parts,
-    holds,
-    karmarkar_karp,
-)
+from overlay.patches._partition import capped, capped_partitions, fewest_parts, holds, karmarkar_karp
 from overlay.patches._partition.balance import split_largest
 from overlay.patches._partition.level import level
 from overlay.patches._partition.packing import first_fit, first_fit_decreasing, least_parts, worst_fit

@@ -121,9 +121,7 @@ def test_an_installation_that_was_killed_costs_the_environment_and_one_that_fail
         checkout.requirements.write_text("another==1\nuv==1\n")
 
 
-def test_a_missing_python_is_a_message_that_says_what_to_install(
-    checkout: Checkout,
-) -> None:
+def test_a_missing_python_is_a_message_that_says_what_to_install(checkout: Checkout) -> None:
     (checkout.cache / "uv==1/bin/uv").write_text("#!/bin/sh\nexit 2\n")
     with pytest.raises(setup.SetupError, match=r"CPython 3\.11 is needed, .*`apt-get install python3\.11`"):
         setup.ensure(checkout)

@@ -63,9 +63,7 @@ PATCH = Patch(
     targets=one_target(
         LIB,
         variant(
-            "1",
-            replaced("lib.core:f", lambda old, _: old),
-            Calls(site="lib.core:g", callee="f", last=True),
+            "1", replaced("lib.core:f", lambda old, _: old), Calls(site="lib.core:g", callee="f", last=True)
         ),
     ),
 )
@@ -224,10 +222,7 @@ def test_bad_usage_is_exit_code_2(arguments: list[str]) -> None:
 
 
 def test_a_bundle_will_do(
-    history: History,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLIME_REPO", "")
     monkeypatch.setattr(git_sources, "CLONES", tmp_path / "clones")

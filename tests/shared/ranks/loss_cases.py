@@ -127,11 +127,7 @@ def run(
         value, reference = cpu_reference.loss_and_gradient(
             weights,
             batch["input_ids"].unbind(),
-            by_verl(
-                fresh(**meant),
-                made,
-                int(batch["loss_mask"].sum()),
-            ),
+            by_verl(fresh(**meant), made, int(batch["loss_mask"].sum())),
             heads=cpu_engine.HEADS,
             outputs=cpu_reference.log_probs_and_entropy,
         )

@@ -287,13 +287,7 @@ CASES: tuple[Case, ...] = (
         )
         for script, rollouts in (("train.py", 1), ("train_async.py", 2))
     ),
-    Case(
-        "experts, DP 2",
-        _both("right"),
-        _MIXED,
-        settings=_EXPERTS,
-        sizes=Sizes(experts=4),
-    ),
+    Case("experts, DP 2", _both("right"), _MIXED, settings=_EXPERTS, sizes=Sizes(experts=4)),
     Case(
         "memory of the loss, DP 2",
         _both("needs"),
