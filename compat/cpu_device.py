@@ -91,13 +91,8 @@ def replacements() -> list[tuple[Any, str, object]]:
     """Return what to replace: the owner, the name, and the stand-in."""
     cuda = torch.cuda
     quiet = (
-        "synchronize",
-        "set_device",
-        "set_stream",
-        "empty_cache",
-        "ipc_collect",
-        "reset_peak_memory_stats",
-    )
+        "synchronize", "set_device", "set_stream", "empty_cache", "ipc_collect", "reset_peak_memory_stats",
+    )  # fmt: skip
     unknown = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
     types = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
     on_cuda: dict[str, object] = {

@@ -69,15 +69,9 @@ def run_ppo(  # noqa: PLR0915 -- one step, from the batch to the verdict
     if entropy:
         tu.assign_non_tensor(batch, calculate_entropy=True)
     config = ActorConfig(
-        strategy="megatron",
-        rollout_n=1,
-        loss_agg_mode=mode,
-        ppo_micro_batch_size_per_gpu=1,
-        entropy_coeff=entropy,
-        use_kl_loss=bool(kl),
-        kl_loss_coef=kl,
-        kl_loss_type="mse",
-    )
+        strategy="megatron", rollout_n=1, loss_agg_mode=mode, ppo_micro_batch_size_per_gpu=1,
+        entropy_coeff=entropy, use_kl_loss=bool(kl), kl_loss_coef=kl, kl_loss_type="mse",
+    )  # fmt: skip
     advantages, old = batch["advantages"].unbind(), batch["old_log_probs"].unbind()
     anchors = batch["ref_log_prob"].unbind()
 

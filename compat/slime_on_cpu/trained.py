@@ -45,12 +45,8 @@ class Trained:
     def __init__(self, seed: int, *, half: bool = False, flags: Sequence[str] = (), **options: Any) -> None:
         """Make the model.
 
-        Args:
-            seed: Of weights and batches. The batches are others on each rank.
-            half: Whether it is of float16.
-            flags: Of Megatron's flags about overlapping, those that are on.
-            options: Of Megatron's optimizer.
-
+        `seed`: of weights and batches. The batches are others on each rank. `half`: whether it is of float16.
+        `flags`: of Megatron's flags about overlapping, those that are on. `options`: of Megatron's optimizer.
         """
         (found,) = import_slime("model")
         self.module: Any = found
@@ -96,11 +92,8 @@ class Trained:
     def rollout(self, number: int, micro_batches: Sequence[int], weight: float = 1.0) -> list[float]:
         """Train on a rollout in as many steps as there are numbers of micro-batches, and return their norms.
 
-        Args:
-            number: Of the rollout, by which batches are drawn.
-            micro_batches: Their number in each step.
-            weight: Of the loss.
-
+        `number`: of the rollout, by which batches are drawn. `micro_batches`: their number in each step.
+        `weight`: of the loss.
         """
         module = self.module
         self.args.rollout_batch_size = len(micro_batches)  # by which 0.1 tells how many steps there are
@@ -217,10 +210,7 @@ class Reference:
     def step(self, micro_batches: Sequence[Sequence[Any]], clip: float = 0.0) -> float:
         """Take a step on the micro-batches of each rank, and return the norm of its gradient.
 
-        Args:
-            micro_batches: Those of each rank.
-            clip: The most that the norm may be; 0 for no limit.
-
+        `micro_batches`: those of each rank. `clip`: the most that the norm may be; 0 for no limit.
         """
         self.optimizer.zero_grad()
         losses = [

@@ -30,11 +30,7 @@ def folder(revision: str, listed: Callable[[str], Path]) -> Path:
 def on_ranks(folder: Path, module: str, *patches: str) -> dict[str, list[Any]]:
     """Return what the ranks found in the cases of a module of `checks.UPSTREAMS`, which run once.
 
-    Args:
-        folder: Of the slime.
-        module: As `megatron_main` has it.
-        patches: Names without the project.
-
+    `folder`: of the slime. `module`: as `megatron_main` has it. `patches`: names without the project.
     """
     project = folder.name.partition("-")[0]
     with (
