@@ -38,14 +38,6 @@ def test_allowed_sizes_are_the_dividing_powers_of_two_and_all_ranks(ranks: int) 
     assert all(size & (size - 1) == 0 for size in sizes[:-1])
 
 
-@pytest.mark.parametrize(
-    ("ranks", "sizes"),
-    [(1, (1,)), (2, (1, 2)), (3, (1, 3)), (6, (1, 2, 6)), (8, (1, 2, 4, 8)), (12, (1, 2, 4, 12))],
-)
-def test_allowed_sizes(ranks: int, sizes: tuple[int, ...]) -> None:
-    assert allowed_sizes(ranks) == sizes
-
-
 @given(LENGTHS, RANKS, CAPS, BUDGETS)
 @example([5, 4, 3, 4, 2], 4, 6, None)
 @example([0, 0, 0], 2, 1, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ import pytest
 from overlay import log
 from overlay.patches._partition import holds, karmarkar_karp
 from overlay.patches._partition.packing import first_fit
-from overlay.patches._rebound import rebound
 from overlay.patches._slime_step import current
 from overlay.patches.slime import capped_partitions, vpp_ceiling
 from overlay.patches.slime.capped_partitions import make_pack, make_split
@@ -155,9 +154,3 @@ def test_what_is_no_plain_number_is_the_originals(values: list[Any]) -> None:
     assert fast(values, 2, True) == ("original", values, 2, True)
     assert fast([1, 2], 0, False) == ("original", [1, 2], 0, False)
     assert fast([5, 1, 2], 2, False) == [[0], [2, 1]]
-
-
-def test_a_function_over_other_names_has_the_defaults_of_the_original() -> None:
-    module: Any = ModuleType("upstream")
-    exec("def scaled(value, times=3, *, plus=4): return value * times * factor + plus", vars(module))  # noqa: S102
-    assert rebound(module.scaled, module, factor=10)(5) == 154
