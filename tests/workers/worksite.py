@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from fake_upstream import FILES as UPSTREAM
+from fake_upstream import write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("overlay", "compat", "patches", "startup")
@@ -166,10 +167,7 @@ class Venv:
 
     def write(self, files: dict[str, str]) -> None:
         """Write files into site-packages."""
-        for name, text in files.items():
-            path = self.site / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(textwrap.dedent(text))
+        write_files(self.site, {name: textwrap.dedent(text) for name, text in files.items()})
 
     def add_distribution(self, name: str, version: str, entry_points: str = "") -> None:
         """Write the metadata of a distribution."""
