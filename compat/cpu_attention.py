@@ -79,11 +79,8 @@ class PackedAttention(torch.nn.Module):
 def rows_by_rank(bounds: list[int], ranks: int) -> list[list[int]]:
     """Return, for each context parallel rank, the rows of the whole pack that it holds, in its order.
 
-    Args:
-        bounds: Start of each padded sequence in the pack, and the end of the last one.
-        ranks: Size of the context parallel group. Each padded length is a multiple of twice this, or
-            `ranks` is 1.
-
+    `bounds`: start of each padded sequence in the pack, and the end of the last one. `ranks`: size of the
+    context parallel group. Each padded length is a multiple of twice this, or `ranks` is 1.
     """
     if ranks == 1:
         return [list(range(bounds[-1]))]

@@ -91,13 +91,8 @@ def replacements() -> list[tuple[Any, str, object]]:
     """Return what to replace: the owner, the name, and the stand-in."""
     cuda = torch.cuda
     quiet = (
-        "synchronize",
-        "set_device",
-        "set_stream",
-        "empty_cache",
-        "ipc_collect",
-        "reset_peak_memory_stats",
-    )
+        "synchronize", "set_device", "set_stream", "empty_cache", "ipc_collect", "reset_peak_memory_stats",
+    )  # fmt: skip
     unknown = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
     types = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
     on_cuda: dict[str, object] = {
@@ -148,15 +143,6 @@ def _own(value: object) -> object:
 def _random_state() -> dict[str, object]:
     """Return `torch.cuda`'s functions of random state: the CPU's, which its tensors are drawn from."""
 
-    def get_rng_state(device: object = "cuda") -> torch.Tensor:
-        return torch.get_rng_state()
-
-    def set_rng_state(new_state: torch.Tensor, device: object = "cuda") -> None:
-        torch.set_rng_state(new_state)
-
-    def get_rng_state_all() -> list[torch.Tensor]:
-        return [torch.get_rng_state()]
-
     def set_rng_state_all(new_states: Any) -> None:
         for state in new_states:
             torch.set_rng_state(state)
@@ -165,9 +151,9 @@ def _random_state() -> dict[str, object]:
         torch.default_generator.manual_seed(int(seed))
 
     return {
-        "get_rng_state": get_rng_state,
-        "set_rng_state": set_rng_state,
-        "get_rng_state_all": get_rng_state_all,
+        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
+        "set_rng_state": lambda new_state, device="cuda": torch.set_rng_state(new_state),
+        "get_rng_state_all": lambda: [torch.get_rng_state()],
         "set_rng_state_all": set_rng_state_all,
         "manual_seed": manual_seed,
         "manual_seed_all": manual_seed,

@@ -56,9 +56,7 @@ VOCABULARY, HIDDEN, HEADS, LAYERS = 24, 16, 4, 2
 def cpu_ranks(timeout: float = 120.0) -> Iterator[None]:
     """Start gloo for the ranks that torchrun started, and end it.
 
-    Args:
-        timeout: Seconds after which a collective that not all ranks enter is an error.
-
+    `timeout`: seconds after which a collective that not all ranks enter is an error.
     """
     gemm = vars(moe_utils).get("te_general_gemm")  # which 0.16 asks for though it could not import it
     with cuda_on_cpu(), replaced(moe_utils, "te_general_gemm", gemm), warnings.catch_warnings():
@@ -76,12 +74,9 @@ def parallel_state(
 ) -> Iterator[None]:
     """Lay out the running ranks as Megatron's groups, with the dynamic ones, for as long as this lasts.
 
-    Args:
-        tensor: Tensor parallel size.
-        pipeline: Pipeline parallel size. All other ranks are data parallel.
-        expert: Expert parallel size, a divisor of the data parallel one.
-        virtual: Stages of the pipeline on each of its ranks.
-
+    `tensor`: tensor parallel size. `pipeline`: pipeline parallel size. All other ranks are data parallel.
+    `expert`: expert parallel size, a divisor of the data parallel one. `virtual`: stages of the pipeline on
+    each of its ranks.
     """
     ranks = dist.get_world_size() // (tensor * pipeline)
     known = "dynamic_context_parallel" in inspect.signature(mpu.initialize_model_parallel).parameters
@@ -243,37 +238,21 @@ def build_engine(
     torch.manual_seed(seed)
     shape = shape or Shape()
     config = TransformerConfig(
-        num_layers=shape.layers,
-        hidden_size=HIDDEN,
-        num_attention_heads=HEADS,
-        num_query_groups=shape.groups,
-        normalization=shape.norm,
-        **_RECOMPUTE[shape.recompute],
-        **_experts(shape.experts),
-        ffn_hidden_size=3 * HIDDEN,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        init_method_std=0.1,
-        use_cpu_initialization=True,
-        gradient_accumulation_fusion=False,
-        bias_dropout_fusion=False,
-        bias_activation_fusion=False,
-        tensor_model_parallel_size=tensor,
-        pipeline_model_parallel_size=pipeline,
-        virtual_pipeline_model_parallel_size=virtual,
+        num_layers=shape.layers, hidden_size=HIDDEN, ffn_hidden_size=3 * HIDDEN, num_attention_heads=HEADS,
+        num_query_groups=shape.groups, normalization=shape.norm,
+        **_RECOMPUTE[shape.recompute], **_experts(shape.experts),
+        hidden_dropout=0.0, attention_dropout=0.0, init_method_std=0.1, use_cpu_initialization=True,
+        gradient_accumulation_fusion=False, bias_dropout_fusion=False, bias_activation_fusion=False,
+        tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline,
+        virtual_pipeline_model_parallel_size=virtual, sequence_parallel=sequence_parallel,
         # As verl has it: without overlap Megatron cannot interleave the stages of two ranks.
-        overlap_p2p_comm=virtual is not None,
-        batch_p2p_comm=virtual is None,
-        sequence_parallel=sequence_parallel,
-        params_dtype=shape.dtype,
-        pipeline_dtype=shape.dtype,
-        bf16=shape.dtype is torch.bfloat16,
-        variable_seq_lengths=True,
+        overlap_p2p_comm=virtual is not None, batch_p2p_comm=virtual is None,
+        params_dtype=shape.dtype, pipeline_dtype=shape.dtype, bf16=shape.dtype is torch.bfloat16,
+        variable_seq_lengths=True, calculate_per_token_loss=per_token_loss,
         moe_token_dispatcher_type="alltoall",  # noqa: S106 - no password
         # verl tells the model the widest context parallelism it can meet
         context_parallel_size=mpu.get_data_parallel_world_size() if dynamic else 1,
-        calculate_per_token_loss=per_token_loss,
-    )
+    )  # fmt: skip
     config = dataclasses.replace(config, **(transformer or {}))
     config.finalize_model_grads_func = finalize_model_grads
     layers = get_gpt_layer_local_spec(num_experts=shape.experts or None, normalization=shape.norm)
@@ -286,16 +265,12 @@ def build_engine(
     for stage in range(virtual or 1):
         place = {"ignore_virtual": False, "vp_stage": stage} if virtual else {}
         model = GPTModel(
-            config,
-            layers,
-            vocab_size=VOCABULARY,
-            max_sequence_length=4096,
+            config, layers, vocab_size=VOCABULARY, max_sequence_length=4096,
             pre_process=mpu.is_pipeline_first_stage(**place),
             post_process=mpu.is_pipeline_last_stage(**place),
             position_embedding_type="rope" if shape.rope else "none",
-            share_embeddings_and_output_weights=False,
-            vp_stage=stage if virtual else None,
-        )
+            share_embeddings_and_output_weights=False, vp_stage=stage if virtual else None,
+        )  # fmt: skip
         _randomise(model)
         if adapt is not None:
             adapt(model)
@@ -313,27 +288,21 @@ def build_engine(
     engine.is_value_model = False
     engine.mini_layer_topk_idx_list = []
     engine.engine_config = McoreEngineConfig(
-        dynamic_context_parallel=dynamic,
-        max_seqlen_per_dp_cp_rank=cap,
-        tensor_model_parallel_size=tensor,
-        pipeline_model_parallel_size=pipeline,
-        virtual_pipeline_model_parallel_size=virtual,
+        dynamic_context_parallel=dynamic, max_seqlen_per_dp_cp_rank=cap,
+        tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline,
+        virtual_pipeline_model_parallel_size=virtual, sequence_parallel=sequence_parallel,
         expert_model_parallel_size=mpu.get_expert_model_parallel_world_size(),
-        sequence_parallel=sequence_parallel,
         **{"use_remove_padding": True, **settings},
-    )
+    )  # fmt: skip
     return engine
 
 
 def random_batch(lengths: Sequence[int], *, seed: int, silent: int = 0, **settings: Any) -> TensorDict:
     """Return a batch for verl's engine: random tokens, and a random loss mask behind a prompt of one token.
 
-    Args:
-        lengths: Tokens per sequence, at least 2.
-        seed: Of tokens and mask. The same on all ranks.
-        silent: Sequences, the last ones, of which no token counts in the loss.
-        settings: verl's own settings of a batch, such as `micro_batch_size_per_gpu`.
-
+    `lengths`: tokens per sequence, at least 2. `seed`: of tokens and mask. The same on all ranks. `silent`:
+    sequences, the last ones, of which no token counts in the loss. `settings`: verl's own settings of a
+    batch, such as `micro_batch_size_per_gpu`.
     """
     random = torch.Generator().manual_seed(seed)
     tokens = [torch.randint(0, VOCABULARY, (length,), generator=random) for length in lengths]

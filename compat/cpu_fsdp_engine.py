@@ -45,11 +45,8 @@ class Table(torch.nn.Module):
 def build(engine_class: Any, model: torch.nn.Module, ranks: int = 1) -> Any:
     """Return an engine of the class, or of one that derives from it, without optimizer and checkpoints.
 
-    Args:
-        engine_class: verl's `FSDPEngineWithLMHead` or `FSDPEngineWithValueHead`.
-        model: Is called with the tokens of a micro-batch, [1, tokens].
-        ranks: Data parallel ranks that the engine is told of.
-
+    `engine_class`: verl's `FSDPEngineWithLMHead` or `FSDPEngineWithValueHead`. `model`: is called with the
+    tokens of a micro-batch, [1, tokens]. `ranks`: data parallel ranks that the engine is told of.
     """
     methods = {
         "get_data_parallel_size": lambda _self: ranks,
@@ -75,11 +72,8 @@ def build(engine_class: Any, model: torch.nn.Module, ranks: int = 1) -> Any:
 def draw_batch(draw: random.Random, samples: int, *, silent: bool = True) -> TensorDict:
     """Draw padded prompts and responses, masks, and the tokens without padding: what verl's losses read.
 
-    Args:
-        draw: What is drawn from.
-        samples: How many. Some tokens of a response do not count.
-        silent: Whether some samples have no token that counts.
-
+    `draw`: what is drawn from. `samples`: how many. Some tokens of a response do not count. `silent`: whether
+    some samples have no token that counts.
     """
     prompts, responses = ([draw.randint(1, most) for _ in range(samples)] for most in (4, 6))
     width, wide = max(prompts), max(responses)
@@ -126,11 +120,8 @@ def before_responses(batch: TensorDict) -> list[torch.Tensor]:
 def mean_of_batch(sums: list[torch.Tensor], batch: TensorDict, mode: str) -> torch.Tensor:
     """Return the loss of a batch by verl's definition of a mode, in plain arithmetic.
 
-    Args:
-        sums: Of each sample, the sum over the tokens of its response that count.
-        batch: As `draw_batch` makes it.
-        mode: verl's `loss_agg_mode`.
-
+    `sums`: of each sample, the sum over the tokens of its response that count. `batch`: as `draw_batch` makes
+    it. `mode`: verl's `loss_agg_mode`.
     """
     tokens = [int(row.sum()) for row in batch["response_mask"]]
     if mode == "seq-mean-token-mean":
@@ -159,10 +150,8 @@ class _Told(Exception):  # noqa: N818 -- not an error: a rank stops there on pur
 def on_cpu(engine_class: Any, tokens: torch.Tensor | Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Let an engine of the class run on this CPU, as one of several ranks.
 
-    Args:
-        engine_class: As in `build`.
-        tokens: How many the ranks have together, or what is called with those of this rank: it stops there.
-
+    `engine_class`: as in `build`. `tokens`: how many the ranks have together, or what is called with those of
+    this rank: it stops there.
     """
 
     def all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None) -> None:

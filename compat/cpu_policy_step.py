@@ -69,15 +69,9 @@ def run_ppo(  # noqa: PLR0915 -- one step, from the batch to the verdict
     if entropy:
         tu.assign_non_tensor(batch, calculate_entropy=True)
     config = ActorConfig(
-        strategy="megatron",
-        rollout_n=1,
-        loss_agg_mode=mode,
-        ppo_micro_batch_size_per_gpu=1,
-        entropy_coeff=entropy,
-        use_kl_loss=bool(kl),
-        kl_loss_coef=kl,
-        kl_loss_type="mse",
-    )
+        strategy="megatron", rollout_n=1, loss_agg_mode=mode, ppo_micro_batch_size_per_gpu=1,
+        entropy_coeff=entropy, use_kl_loss=bool(kl), kl_loss_coef=kl, kl_loss_type="mse",
+    )  # fmt: skip
     advantages, old = batch["advantages"].unbind(), batch["old_log_probs"].unbind()
     anchors = batch["ref_log_prob"].unbind()
 
@@ -108,12 +102,7 @@ def run_ppo(  # noqa: PLR0915 -- one step, from the batch to the verdict
         return torch.cat(terms).sum() / divisor
 
     value, reference = cpu_reference.loss_and_gradient(
-        weights,
-        tokens,
-        loss,
-        heads=cpu_engine.HEADS,
-        rope=rope,
-        outputs=cpu_reference.log_probs_and_entropy,
+        weights, tokens, loss, heads=cpu_engine.HEADS, rope=rope, outputs=cpu_reference.log_probs_and_entropy
     )
     with watched() as seen:
         output = cpu_engine.train(engine, batch, functools.partial(ppo_loss, config))

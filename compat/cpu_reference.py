@@ -152,10 +152,8 @@ def loss_and_gradient(
 def token_mean_loss(masks: Sequence[torch.Tensor]) -> Loss:
     """Return the loss of supervised fine-tuning: the mean over the batch's loss tokens of -log p.
 
-    Args:
-        masks: One tensor of shape [length] per sequence, 1 where the token counts. The first token of a
-            sequence has no prediction and never counts.
-
+    `masks`: one tensor of shape [length] per sequence, 1 where the token counts. The first token of a
+    sequence has no prediction and never counts.
     """
     tokens = sum(mask[1:].sum().item() for mask in masks)
 
@@ -181,12 +179,7 @@ def _linear(weights: Mapping[str, torch.Tensor], name: str, hidden: torch.Tensor
 
 
 def _attention(
-    weights: Mapping[str, torch.Tensor],
-    prefix: str,
-    hidden: torch.Tensor,
-    heads: int,
-    *,
-    rope: bool,
+    weights: Mapping[str, torch.Tensor], prefix: str, hidden: torch.Tensor, heads: int, *, rope: bool
 ) -> torch.Tensor:
     # Megatron stores the queries of a group next to the group's key and value.
     qkv = _linear(weights, prefix + "self_attention.linear_qkv", hidden)

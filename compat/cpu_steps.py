@@ -60,11 +60,7 @@ def run_sft(
 ) -> dict[str, Any]:
     """Train one step of supervised fine-tuning, and compare it with one process."""
     engine = cpu_engine.build_engine(
-        cap=cap,
-        seed=seed(),
-        per_token_loss=per_token_loss,
-        sequence_parallel=sequence_parallel,
-        shape=shape,
+        cap=cap, seed=seed(), per_token_loss=per_token_loss, sequence_parallel=sequence_parallel, shape=shape
     )
     batch = cpu_engine.random_batch(lengths, seed=seed() + 1, **settings)
     loss, reference = cpu_reference.loss_and_gradient(

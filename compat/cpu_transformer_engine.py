@@ -119,19 +119,14 @@ class GroupedLinear(torch.nn.Module):
         out_features: int,
         *,
         parallel_mode: str | None = None,
-        sequence_parallel: bool = False,
         bias: bool = True,
-        tp_size: int = 1,
-        **_unused: Any,
+        **settings: Any,
     ) -> None:
         super().__init__()
         self.num_gemms, self.parallel_mode, self.use_bias = num_gemms, parallel_mode, bias
         marked = tuple(map(int, version().split(".")[:2])) < (2, 13)
         for index in range(num_gemms):
-            one = Linear(
-                in_features, out_features, parallel_mode=parallel_mode, sequence_parallel=sequence_parallel,
-                bias=bias, tp_size=tp_size,
-            )  # fmt: skip
+            one = Linear(in_features, out_features, parallel_mode=parallel_mode, bias=bias, **settings)
             for name, parameter in one.named_parameters():
                 if not marked:
                     vars(parameter).clear()

@@ -69,12 +69,7 @@ MEGATRON = Project(
     read_version=_megatron_version,
 )
 
-VERL = Project(
-    name="verl",
-    distributions=("verl",),
-    marker="verl.protocol",
-    read_version=_verl_version,
-)
+VERL = Project(name="verl", distributions=("verl",), marker="verl.protocol", read_version=_verl_version)
 
 SLIME = Project(
     name="slime",

@@ -12,12 +12,9 @@ def wrong_on_ranks(look: Callable[[], Iterator[str]], *modules: str, ranks: int 
 
     The ranks are a gloo group, and draw what they draw alike if `look` seeds it.
 
-    Args:
-        look: Is run on each rank, and yields what is wrong there.
-        modules: What takes long to import, and what is patched: imported before the ranks are forked, with
-            stand-ins for the device and for Triton.
-        ranks: Their number.
-
+    `look`: is run on each rank, and yields what is wrong there. `modules`: what takes long to import, and
+    what is patched: imported before the ranks are forked, with stand-ins for the device and for Triton.
+    `ranks`: their number.
     """
     # Megatron compiles its activations, for which there need not be a compiler.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"

@@ -47,10 +47,8 @@ def relative_error(found: Any, right: Any) -> float:
 def small_transformer(kind: Any = None, /, **settings: Any) -> Any:
     """Return Megatron's configuration of one small layer without dropout, made on the CPU.
 
-    Args:
-        kind: Its class, `TransformerConfig` unless it is given.
-        settings: What the contract is about, by Megatron's names, and what it wants otherwise.
-
+    `kind`: its class, `TransformerConfig` unless it is given. `settings`: what the contract is about, by
+    Megatron's names, and what it wants otherwise.
     """
     from megatron.core.transformer import TransformerConfig
 
@@ -77,10 +75,8 @@ def layout() -> dict[str, int]:
 def chunk(config: Any, forward: Callable[..., Any]) -> Any:
     """Return a chunk of a model as Megatron's schedule takes it, which is to be given its parameters.
 
-    Args:
-        config: Megatron's configuration.
-        forward: What it computes. It gets the chunk first, whose `entry` is what the stage before sent.
-
+    `config`: Megatron's configuration. `forward`: what it computes. It gets the chunk first, whose `entry` is
+    what the stage before sent.
     """
     from megatron.core.enums import ModelType
     from megatron.core.transformer.module import MegatronModule
@@ -91,8 +87,8 @@ def chunk(config: Any, forward: Callable[..., Any]) -> Any:
             self.model_type = ModelType.encoder_or_decoder
             self.entry: Any = None
 
-        def forward(self, *given: Any) -> Any:
-            return forward(self, *given)
+        def forward(self, *given: Any, **named: Any) -> Any:
+            return forward(self, *given, **named)
 
         def set_input_tensor(self, tensor: Any) -> None:
             self.entry = tensor[0] if isinstance(tensor, list) else tensor

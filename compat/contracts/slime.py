@@ -19,10 +19,8 @@ BEFORE = ("megatron.core", "ray", "tensordict")
 def on_megatron(*modules: str, fork: str = "") -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Run a function of a seed, and of modules of slime, on Megatron's parallel state of one rank.
 
-    Args:
-        modules: Short names in slime's package of training with Megatron, such as "loss".
-        fork: The fork that is meant instead of slime, "miles".
-
+    `modules`: short names in slime's package of training with Megatron, such as "loss". `fork`: the fork that
+    is meant instead of slime, "miles".
     """
 
     def around(look: Callable[..., _Result]) -> Callable[..., _Result]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +66,10 @@ def run_cases(
 
     """
     name = module.stem if isinstance(module, Path) else module
-    arguments = [*_launcher(world, torchrun=torchrun), str(HERE / program), name, str(folder), *only]
+    starter = [__file__, str(world)]
+    if torchrun:
+        starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    arguments = [*starter, str(HERE / program), name, str(folder), *only]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
     # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
     environment["TORCHDYNAMO_DISABLE"] = "1"
@@ -82,11 +84,7 @@ def run_cases(
     with log.open("wb") as stream:
         process = Program(arguments, environment, stream, stream, own=torchrun)
         try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            ended = False
-        else:
-            ended = True
+            ended = process.has_ended(timeout)
         finally:
             # All ranks are of one session: nothing of it outlives the test, whoever of it has ended.
             process.end()
@@ -97,13 +95,6 @@ def run_cases(
         message = f"no rank has come as far as the first case:\n{log.read_text(errors='replace')[-4000:]}"
         raise RuntimeError(message)
     return found
-
-
-def _launcher(world: int, *, torchrun: bool) -> list[str]:
-    """Return the first arguments of the interpreter that starts the ranks."""
-    if torchrun:
-        return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    return [__file__, str(world)]
 
 
 def _read(world: int, folder: Path) -> dict[str, list[Any]]:

@@ -25,22 +25,9 @@ if TYPE_CHECKING:
 
 #: Top-level packages that slime's modules import. Those that are installed are used as they are.
 _OTHERS = (
-    "PIL",
-    "datasets",
-    "httpx",
-    "mbridge",
-    "pandas",
-    "pyarrow",
-    "pybase64",
-    "pylatexenc",
-    "ray",
-    "sglang",
-    "sglang_router",
-    "tensorboard",
-    "torch_memory_saver",
-    "transformers",
-    "wandb",
-)
+    "PIL", "datasets", "httpx", "mbridge", "pandas", "pyarrow", "pybase64", "pylatexenc", "ray", "sglang",
+    "sglang_router", "tensorboard", "torch_memory_saver", "transformers", "wandb",
+)  # fmt: skip
 
 #: Packages that are in Megatron's repository or beside it, and not in its wheel.
 _WITHIN = ("megatron.bridge", "megatron.training")

@@ -29,25 +29,17 @@ BATCHES: dict[str, tuple[tuple[tuple[int, int], ...], ...]] = {
 TOLERANCE = 1e-5
 
 ARGUMENTS = Namespace(
-    advantage_estimator="grpo",
-    allgather_cp=False,
-    custom_advantage_function_path=None,
-    kl_coef=0.0,
-    normalize_advantages=True,
-    qkv_format="thd",
-    use_opd=False,
-    use_rollout_logprobs=False,
-)
+    advantage_estimator="grpo", allgather_cp=False, custom_advantage_function_path=None, kl_coef=0.0,
+    normalize_advantages=True, qkv_format="thd", use_opd=False, use_rollout_logprobs=False,
+)  # fmt: skip
 
 
 def whiten(shares: Sequence[Sequence[tuple[int, int]]], kind: str, seed: str) -> dict[str, Any]:
     """Let slime compute advantages, and compare this rank's with those of one process in float64.
 
-    Args:
-        shares: Tokens and response tokens of the samples of each data parallel rank.
-        kind: `rewards`; `large rewards`, of 3,000 and some; or `masked`, with no token that counts.
-        seed: Of what is drawn, the same on all ranks.
-
+    `shares`: tokens and response tokens of the samples of each data parallel rank. `kind`: `rewards`; `large
+    rewards`, of 3,000 and some; or `masked`, with no token that counts. `seed`: of what is drawn, the same on
+    all ranks.
     """
     loss, context = import_slime("loss", "cp_utils")
     draw = torch.Generator().manual_seed(random.Random(f"{seed}/{shares}/{kind}").randrange(2**31))

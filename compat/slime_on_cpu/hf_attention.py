@@ -93,10 +93,7 @@ def gradient(
     bounds = torch.tensor([0, *lengths]).cumsum(0)
     found, _ = Layer()(given, None, packed_seq_params=Namespace(cu_seqlens_q=bounds))
     (grad,) = torch.autograd.grad((found * mine(weights)).sum(), given)
-    return {
-        "output": _error(found, mine(output)),
-        "gradient": _error(grad, mine(wanted)),
-    }
+    return {"output": _error(found, mine(output)), "gradient": _error(grad, mine(wanted))}
 
 
 def _error(found: Any, wanted: Any) -> float:

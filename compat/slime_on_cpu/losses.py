@@ -33,29 +33,14 @@ def _must(condition: bool, what: str) -> None:
 def arguments(**changed: Any) -> Namespace:
     """Return slime's arguments, as far as the loss looks at them."""
     known: dict[str, Any] = {
-        "advantage_estimator": "grpo",
-        "allgather_cp": False,
-        "calculate_per_token_loss": False,
-        "custom_loss_function_path": None,
-        "custom_pg_loss_reducer_function_path": None,
-        "entropy_coef": 0.0,
-        "eps_clip": 0.2,
-        "eps_clip_c": None,
-        "eps_clip_high": 0.2,
-        "get_mismatch_metrics": False,
-        "global_batch_size": 1,
-        "log_probs_chunk_size": -1,
-        "loss_type": "policy_loss",
-        "qkv_format": "thd",
-        "recompute_loss_function": False,
-        "rollout_temperature": 0.8,
-        "rollout_top_p": 1.0,
-        "use_kl_loss": False,
-        "use_opsm": False,
-        "use_rollout_logprobs": False,
-        "use_tis": False,
+        "advantage_estimator": "grpo", "allgather_cp": False, "calculate_per_token_loss": False,
+        "custom_loss_function_path": None, "custom_pg_loss_reducer_function_path": None, "entropy_coef": 0.0,
+        "eps_clip": 0.2, "eps_clip_c": None, "eps_clip_high": 0.2, "get_mismatch_metrics": False,
+        "global_batch_size": 1, "log_probs_chunk_size": -1, "loss_type": "policy_loss", "qkv_format": "thd",
+        "recompute_loss_function": False, "rollout_temperature": 0.8, "rollout_top_p": 1.0,
+        "use_kl_loss": False, "use_opsm": False, "use_rollout_logprobs": False, "use_tis": False,
         "use_unbiased_kl": False,
-    }
+    }  # fmt: skip
     _must(set(changed) <= set(known), f"unknown arguments: {changed}")
     return Namespace(**{**known, **changed})
 
@@ -145,13 +130,9 @@ class Job:
     def call(self, *, with_entropy: bool, **more: Any) -> Any:
         """Return what slime's function returns, without the empty tensor that some releases put in front."""
         given: dict[str, Any] = {
-            "args": self.args,
-            "unconcat_tokens": self.tokens,
-            "total_lengths": self.totals,
-            "response_lengths": self.responses,
-            "with_entropy": with_entropy,
-            **more,
-        }
+            "args": self.args, "unconcat_tokens": self.tokens, "total_lengths": self.totals,
+            "response_lengths": self.responses, "with_entropy": with_entropy, **more,
+        }  # fmt: skip
         if "max_seq_lens" in inspect.signature(self.loss.get_log_probs_and_entropy).parameters:
             given["max_seq_lens"] = [self.longest] * len(self.totals) if self.padded else None
         result = self.loss.get_log_probs_and_entropy(self.logits, **given)

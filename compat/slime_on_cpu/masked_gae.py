@@ -58,12 +58,9 @@ def look(kind: str, seed: str, layout: str = "zigzag") -> dict[str, Any]:
 
     The advantages of other tokens are 0, and their returns the values.
 
-    Args:
-        kind: `tools`, with runs of masked tokens, the last token too in some; `whole`, with none; `penalty`,
-            with a KL penalty as well; `none`, with samples of which nothing is trained beside others.
-        seed: Of what is drawn, the same on all ranks.
-        layout: One of `layouts()`.
-
+    `kind`: `tools`, with runs of masked tokens, the last token too in some; `whole`, with none; `penalty`,
+    with a KL penalty as well; `none`, with samples of which nothing is trained beside others. `seed`: of what
+    is drawn, the same on all ranks. `layout`: one of `layouts()`.
     """
     data, wanted = _estimated(kind, seed, layout)
     off = 0.0

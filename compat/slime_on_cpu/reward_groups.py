@@ -101,10 +101,8 @@ def samples(rewards: list[list[list[float]]]) -> list[Any]:
 def wanted(rewards: list[list[list[float]]], *, scaled: bool) -> list[float]:
     """Return the normalised rewards in plain arithmetic.
 
-    Args:
-        rewards: By prompt, rollout and part. Each part counts.
-        scaled: Whether to divide by the standard deviation.
-
+    `rewards`: by prompt, rollout and part. Each part counts. `scaled`: whether to divide by the standard
+    deviation.
     """
     found: list[float] = []
     for group in rewards:

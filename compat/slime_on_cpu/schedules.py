@@ -64,14 +64,10 @@ def schedule(module: Any, given: dict[str, Any], **options: Any) -> dict[str, An
     """Return the micro-batches of each step and rank as indices of samples, or the error."""
     args = SimpleNamespace(
         **{
-            **MODEL,
-            "use_dynamic_batch_size": True,
-            "max_tokens_per_gpu": given["budget"],
-            "balance_data": False,
-            "balance_by_flops": True,
-            **options,
+            **MODEL, "use_dynamic_batch_size": True, "max_tokens_per_gpu": given["budget"],
+            "balance_data": False, "balance_by_flops": True, **options,
         }
-    )
+    )  # fmt: skip
     sizes = {
         "dp_size": given["data"],
         "cp_size": given["context"],

@@ -21,24 +21,16 @@ if TYPE_CHECKING:
 def run(data: Any, given: Case, rank: int, **options: Any) -> Any:
     """Call `get_data_iterator` as a rank, and return its iterators and numbers of micro-batches.
 
-    Args:
-        data: slime's module.
-        given: The rollout.
-        rank: The data parallel rank.
-        options: Arguments of slime to set otherwise; `dynamic` gives the size of the batch with the rollout.
-
+    `data`: slime's module. `given`: the rollout. `rank`: the data parallel rank. `options`: arguments of
+    slime to set otherwise; `dynamic` gives the size of the batch with the rollout.
     """
     lengths = given["ranks"][rank]
     world = len(given["ranks"])
     batch = len(lengths) // given["steps"] * world
     args = {
-        "use_dynamic_batch_size": True,
-        "max_tokens_per_gpu": given["budget"],
-        "micro_batch_size": 1,
-        "global_batch_size": batch,
-        "rollout_batch_size": len(lengths) * world,
-        "n_samples_per_prompt": 1,
-    }
+        "use_dynamic_batch_size": True, "max_tokens_per_gpu": given["budget"], "micro_batch_size": 1,
+        "global_batch_size": batch, "rollout_batch_size": len(lengths) * world, "n_samples_per_prompt": 1,
+    }  # fmt: skip
     rollout: dict[str, Any] = {"total_lengths": list(lengths)}
     if options.pop("dynamic", False):
         rollout["dynamic_global_batch_size"] = args["global_batch_size"]

@@ -7,19 +7,17 @@ parameters. The batch is drawn, and the loss is the mean square of what the mode
 from __future__ import annotations
 
 import inspect
-from argparse import Namespace
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import torch
 from megatron.core import parallel_state as mpu
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-from megatron.core.transformer import TransformerConfig
 
+from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.compat.slime_on_cpu import import_slime
+from overlay.compat.slime_on_cpu.reward_groups import Unset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,30 +30,19 @@ EPSILON = 0.1
 RATE = 0.05
 
 
-class Settings(Namespace):
-    """Arguments of a job: what is not set is off."""
-
-    def __getattr__(self, name: str) -> Any:
-        return None
-
-
 class Trained:
     """A model and its optimizer, for slime's `train`."""
 
     def __init__(self, seed: int, *, half: bool = False, flags: Sequence[str] = (), **options: Any) -> None:
         """Make the model.
 
-        Args:
-            seed: Of weights and batches. The batches are others on each rank.
-            half: Whether it is of float16.
-            flags: Of Megatron's flags about overlapping, those that are on.
-            options: Of Megatron's optimizer.
-
+        `seed`: of weights and batches. The batches are others on each rank. `half`: whether it is of float16.
+        `flags`: of Megatron's flags about overlapping, those that are on. `options`: of Megatron's optimizer.
         """
         (found,) = import_slime("model")
         self.module: Any = found
         self.seed = seed
-        self.args = Settings(
+        self.args = Unset(
             **dict.fromkeys(flags, True),
             use_distributed_optimizer=bool(options.get("use_distributed_optimizer")),
             check_for_nan_in_loss_and_grad=not half,
@@ -64,43 +51,25 @@ class Trained:
             global_batch_size=1,
             n_samples_per_prompt=1,
         )
-        config = TransformerConfig(
-            num_layers=MATRICES,
-            hidden_size=8,
-            num_attention_heads=2,
-            fp16=half,
-            use_cpu_initialization=True,
-            gradient_accumulation_fusion=False,
-        )
-        self.model = _model(config, starts(seed))
+        self.model = _model(parts.small_transformer(num_layers=MATRICES, fp16=half), starts(seed))
         if half:
             self.model.half()
-        overlapped = DistributedDataParallelConfig(
+        self.ddp = parts.data_parallel(
+            self.model,
             use_distributed_optimizer=self.args.use_distributed_optimizer,
             grad_reduce_in_fp32=True,
             bucket_size=SIZE * SIZE,
             **{name: True for name in flags if name != "align_grad_reduce"},
         )
-        self.ddp = DistributedDataParallel(config, overlapped, self.model)
-        options = {
-            "lr": RATE,
-            "fp16": half,
-            "adam_eps": EPSILON,
-            "adam_beta1": 0.9,
-            "adam_beta2": 0.99,
-        } | options
-        options |= {name: True for name in flags if name == "overlap_param_gather"}
-        options = {"optimizer": "adam", "weight_decay": 0.0, "clip_grad": 0.0} | options
-        self.optimizer = get_megatron_optimizer(OptimizerConfig(**options), [self.ddp])
+        adam = {"lr": RATE, "fp16": half, "adam_eps": EPSILON, "adam_beta1": 0.9, "adam_beta2": 0.99}
+        gathered = {name: True for name in flags if name == "overlap_param_gather"}
+        self.optimizer = parts.optimizer(self.ddp, **adam | options | gathered)
 
     def rollout(self, number: int, micro_batches: Sequence[int], weight: float = 1.0) -> list[float]:
         """Train on a rollout in as many steps as there are numbers of micro-batches, and return their norms.
 
-        Args:
-            number: Of the rollout, by which batches are drawn.
-            micro_batches: Their number in each step.
-            weight: Of the loss.
-
+        `number`: of the rollout, by which batches are drawn. `micro_batches`: their number in each step.
+        `weight`: of the loss.
         """
         module = self.module
         self.args.rollout_batch_size = len(micro_batches)  # by which 0.1 tells how many steps there are
@@ -160,27 +129,16 @@ class Trained:
 
 
 def _model(config: Any, weights: Any) -> Any:
-    from megatron.core.enums import ModelType
-    from megatron.core.transformer.module import MegatronModule
+    def forward(own: Any, input_ids: Any, **_more: Any) -> Any:
+        return through(own.layers, input_ids.to(own.layers[0].weight.dtype))
 
-    class Model(MegatronModule):
-        def __init__(self) -> None:
-            super().__init__(config)
-            self.model_type = ModelType.encoder_or_decoder
-            self.share_embeddings_and_output_weights = False
-            layers: Any = torch.nn.ModuleList(torch.nn.Linear(SIZE, SIZE, bias=False) for _ in weights)
-            self.layers = layers
-            with torch.no_grad():
-                for layer, weight in zip(layers, weights, strict=True):
-                    layer.weight.copy_(weight)
-
-        def forward(self, input_ids: Any, **_more: Any) -> Any:
-            return through(self.layers, input_ids.to(self.layers[0].weight.dtype))
-
-        def set_input_tensor(self, tensor: Any) -> None:
-            pass
-
-    return Model()
+    made = parts.chunk(config, forward)
+    made.share_embeddings_and_output_weights = False
+    made.layers = torch.nn.ModuleList(torch.nn.Linear(SIZE, SIZE, bias=False) for _ in weights)
+    with torch.no_grad():
+        for layer, weight in zip(made.layers, weights, strict=True):
+            layer.weight.copy_(weight)
+    return made
 
 
 def through(layers: Any, states: Any) -> Any:
@@ -217,10 +175,7 @@ class Reference:
     def step(self, micro_batches: Sequence[Sequence[Any]], clip: float = 0.0) -> float:
         """Take a step on the micro-batches of each rank, and return the norm of its gradient.
 
-        Args:
-            micro_batches: Those of each rank.
-            clip: The most that the norm may be; 0 for no limit.
-
+        `micro_batches`: those of each rank. `clip`: the most that the norm may be; 0 for no limit.
         """
         self.optimizer.zero_grad()
         losses = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_upstream import write_files
 
 import overlay
 from overlay.compat.projects import MEGATRON, MILES, SLIME
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from overlay.patch import Project, ReadFile
 
+#: Of slime and its fork.
+MODULES = ("__init__", "utils/__init__", "utils/seqlen_balancing")
 SETUP = """
 from setuptools import setup
 
@@ -32,13 +35,8 @@ def stated(project: Project, read: ReadFile) -> str | None:
 
 
 def checkout(folder: Path, setup: str | None) -> InstalledTree:
-    utils = folder / "slime" / "utils"
-    utils.mkdir(parents=True)
-    (folder / "slime" / "__init__.py").touch()
-    (utils / "__init__.py").touch()
-    (utils / "seqlen_balancing.py").touch()
-    if setup is not None:
-        (folder / "setup.py").write_text(setup)
+    files = dict.fromkeys((f"slime/{name}.py" for name in MODULES), "")
+    write_files(folder, files if setup is None else {**files, "setup.py": setup})
     return InstalledTree(str(folder))
 
 
@@ -80,17 +78,11 @@ def test_megatron_says_its_version_in_parts(suffix: str) -> None:
 
 def test_miles_is_told_by_the_name_that_the_package_index_has(tmp_path: Path) -> None:
     """The wheel has `miles` beside a Megatron and an SGLang of its own, and no `setup.py`."""
-    (tmp_path / "miles/utils").mkdir(parents=True)
-    for name in ("miles/__init__.py", "miles/utils/__init__.py", "miles/utils/seqlen_balancing.py"):
-        (tmp_path / name).touch()
-    (tmp_path / "megatron/core").mkdir(parents=True)
-    for name in ("megatron/core/__init__.py", "megatron/core/parallel_state.py"):
-        (tmp_path / name).touch()
-    parts = "MAJOR = 0\nMINOR = 16\nPATCH = 0\nPRE_RELEASE = 'rc0'\n"
-    (tmp_path / "megatron/core/package_info.py").write_text(parts)
-    metadata = tmp_path / "miles_rl-0.0.2.dist-info/METADATA"
-    metadata.parent.mkdir()
-    metadata.write_text("Metadata-Version: 2.4\nName: miles-rl\nVersion: 0.0.2\n")
+    files = dict.fromkeys((f"miles/{name}.py" for name in MODULES), "")
+    files |= dict.fromkeys(("megatron/core/__init__.py", "megatron/core/parallel_state.py"), "")
+    files["megatron/core/package_info.py"] = "MAJOR = 0\nMINOR = 16\nPATCH = 0\nPRE_RELEASE = 'rc0'\n"
+    told = "Metadata-Version: 2.4\nName: miles-rl\nVersion: 0.0.2\n"
+    write_files(tmp_path, {**files, "miles_rl-0.0.2.dist-info/METADATA": told})
     found = {one.patch: one for one in overlay.plan("all", str(tmp_path)).verdicts}
     for name, one in found.items():
         if name.startswith("miles."):

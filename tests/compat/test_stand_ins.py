@@ -140,17 +140,10 @@ def test_what_is_to_be_pinned_or_moved_is_made_as_it_is() -> None:
 
 
 TYPES = {
-    torch.float32: "FloatTensor",
-    torch.float64: "DoubleTensor",
-    torch.float16: "HalfTensor",
-    torch.bfloat16: "BFloat16Tensor",
-    torch.int64: "LongTensor",
-    torch.int32: "IntTensor",
-    torch.int16: "ShortTensor",
-    torch.int8: "CharTensor",
-    torch.uint8: "ByteTensor",
-    torch.bool: "BoolTensor",
-}
+    torch.float32: "FloatTensor", torch.float64: "DoubleTensor", torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor", torch.int64: "LongTensor", torch.int32: "IntTensor",
+    torch.int16: "ShortTensor", torch.int8: "CharTensor", torch.uint8: "ByteTensor", torch.bool: "BoolTensor",
+}  # fmt: skip
 
 
 def test_a_tensor_says_and_takes_the_type_of_the_device() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from listed_sources import listed
+from listed_sources import Listed, listed
 from repetitions import pytest_runtest_setup
 
 __all__ = ["listed", "pytest_runtest_setup"]
 
 
 @pytest.fixture
-def megatron(request: pytest.FixtureRequest, listed: Callable[[str], Path]) -> Path:
+def megatron(request: pytest.FixtureRequest, listed: Listed) -> Path:
     """Return the folder of the release that the test is parametrised with, or skip the test."""
     return listed(f"megatron-core=={request.param}")

@@ -73,11 +73,7 @@ def test_no_power_of_two_is_refused_in_either_order(megatron: Path, order: str) 
     ("case", "error", "words"),
     [
         ("impossible, static first", "NotImplementedError", "beside context_parallel_size=2"),
-        (
-            "impossible, static second",
-            "NotImplementedError",
-            "context_parallel_size=2 does not work beside",
-        ),
+        ("impossible, static second", "NotImplementedError", "context_parallel_size=2 does not work beside"),
         ("impossible, other tensor size", "ValueError", "= (1, 1), and the engine that was made first"),
         ("impossible, other pipeline size", "ValueError", "has (1, 2)"),
         ("impossible, no cap", "ValueError", "needs max_seqlen_per_dp_cp_rank"),

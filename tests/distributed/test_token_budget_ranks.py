@@ -5,12 +5,11 @@ Each release runs once, on 4 ranks. `test_strict_token_budget` asks for numbers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from checks import RANKS, SEED
+from listed_sources import Listed
 from rank_rows import run_once
 
 WORLD = 4
@@ -27,7 +26,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def results(version: str, listed: Callable[[str], Path]) -> dict[str, list[Any]]:
+def results(version: str, listed: Listed) -> dict[str, list[Any]]:
     """What the ranks found on a release. None of them hung, and none died."""
     found = run_once(
         WORLD,

@@ -369,7 +369,7 @@ def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @counting("slime.whiten-over-cp")
 def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
-    """A rank without a token. What is off has a test of its own: `test_whitening.py`."""
+    """A rank without a token. What is off has a test of its own: `test_slime_patches.py`."""
 
     def advantages(args: Any, data: Any) -> None:
         data["advantages"] = [torch.zeros(0)]

@@ -166,8 +166,13 @@ _NO_EXPERTS = "--micro-batch-size 1 --num-experts 0"
 _CONSTANT = f"{_PPO} --lr-decay-style constant"
 _PIPED = "--micro-batch-size 1 --num-layers 8 --pipeline-model-parallel-size 2 --context-parallel-size 2"
 _KEPT = "--hf-checkpoint a --load b --use-kl-loss --ref-load c"
-_DYNAMIC = "model_engine=megatron actor_rollout_ref.actor.megatron.dynamic_context_parallel"
-_MINDSPEED = "actor_rollout_ref.actor.strategy=mindspeed"
+_ACTOR, _ENGINE = "actor_rollout_ref.actor", "trainer.use_legacy_worker_impl=disable"
+_NAMED = "--config-name=ppo_trainer"
+_DYNAMIC = f"model_engine=megatron {_ACTOR}.megatron.dynamic_context_parallel"
+_MINDSPEED = f"{_ACTOR}.strategy=mindspeed"
+_OWN_REWARDS = "--rollout-batch-size 8 --use-dynamic-global-batch-size --custom-reward-post-process-path a.b"
+_SAVED, _SLIME_MOE = "--hf-checkpoint a --async-save", "--hf-checkpoint a --num-experts 8"
+_SELECTIVE = "--recompute-granularity selective --recompute-modules moe"
 _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
 
 
@@ -188,23 +193,11 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("megatron.fused-mla-rope-heads", "--multi-latent-attention --no-rope-fusion", "not-met"),
         ("megatron.fused-mla-rope-heads", "--multi-latent-attention --num-layers 2", "untold"),
         # 0.7.1, fsdp_workers.py: the legacy workers, which are the default, never read lora.merge.
-        (
-            "verl.lora-of-stacked-projections",
-            _MERGED,
-            "untold",
-        ),
-        (
-            "verl.lora-of-stacked-projections",
-            f"{_MERGED} trainer.use_legacy_worker_impl=disable",
-            "not-met",
-        ),
+        ("verl.lora-of-stacked-projections", _MERGED, "untold"),
+        ("verl.lora-of-stacked-projections", f"{_MERGED} {_ENGINE}", "not-met"),
         # 0.7.1, main_ppo.py:182-193: auto are the legacy workers.
         ("verl.critic-scale-by-micro-batches", "algorithm.adv_estimator=gae", "not-met"),
-        (
-            "verl.critic-scale-by-micro-batches",
-            "algorithm.adv_estimator=gae trainer.use_legacy_worker_impl=disable",
-            "untold",
-        ),
+        ("verl.critic-scale-by-micro-batches", f"algorithm.adv_estimator=gae {_ENGINE}", "untold"),
         # slime 0.3.1, loss.py: the KL of masked tokens is in the rewards that are summed.
         ("slime.gae-through-masked", _PPO, "not-met"),
         ("slime.gae-through-masked", f"{_PPO} --kl-coef 0.1", "untold"),
@@ -212,19 +205,11 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("slime.model-of-another-step", _STEPS, "met"),
         ("slime.model-of-another-step", f"{_STEPS} --opd-teacher-ckpt-step 5", "not-met"),
         # slime 0.3.1, ray/rollout.py: the function is called in place of all that is below.
-        (
-            "slime.group-baseline-lost",
-            "--rollout-batch-size 8 --use-dynamic-global-batch-size --custom-reward-post-process-path a.b",
-            "not-met",
-        ),
+        ("slime.group-baseline-lost", _OWN_REWARDS, "not-met"),
         # 0.8.0: engines that are made of FSDP's and of Megatron's.
         ("verl.fsdp-keeps-outputs", "actor_rollout_ref.actor.strategy=veomni", "untold"),
         ("verl.fsdp-keeps-outputs", "actor_rollout_ref.actor.strategy=megatron", "not-met"),
-        (
-            "megatron.async-save-unpinned",
-            f"{_MINDSPEED} actor_rollout_ref.actor.checkpoint.async_save=True",
-            "met",
-        ),
+        ("megatron.async-save-unpinned", f"{_MINDSPEED} {_ACTOR}.checkpoint.async_save=True", "met"),
         ("megatron.label-smoothing-local", f"{_OWN_MODEL} --use-mp-args-from-checkpoint-args", "untold"),
         ("slime.prompts-reordered", "--hf-checkpoint a --rollout-max-context-len 8192", "untold"),
         # 0.8.0, transformer_impl.py:183: the model gets the data parallel size for it.
@@ -262,13 +247,9 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("megatron.mtp-mean-of-means", "--micro-batch-size 1 --context-parallel-size 2", "not-met"),
         ("megatron.mtp-mean-of-means", f"{_OWN_MODEL} --context-parallel-size 2", "untold"),
         ("megatron.attention-logit-kept", _OWN_MODEL, "not-met"),
-        ("verl.lora-views-reused", "--config-name=ppo_trainer algorithm.adv_estimator=gae", "not-met"),
-        (
-            "verl.lora-views-reused",
-            "--config-path=config --config-name=ppo_trainer data.train_files=a",
-            "not-met",
-        ),
-        ("verl.lora-views-reused", "--config-path=/a --config-name=ppo_trainer data.train_files=a", "untold"),
+        ("verl.lora-views-reused", f"{_NAMED} algorithm.adv_estimator=gae", "not-met"),
+        ("verl.lora-views-reused", f"--config-path=config {_NAMED} data.train_files=a", "not-met"),
+        ("verl.lora-views-reused", f"--config-path=/a {_NAMED} data.train_files=a", "untold"),
         # slime 0.3.1, dp_schedule.py:75,196: nothing else calls it; 0.2.4, data.py:372 does.
         ("slime.partitioner-slow", "--hf-checkpoint a", "not-met"),
         ("slime.partitioner-slow", "--hf-checkpoint a --balance-data", "met"),
@@ -278,25 +259,13 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         # slime 0.2.2, fsdp_utils/actor.py:552: a loss of its own.
         ("slime.loss-copies-logits", "--hf-checkpoint a --train-backend fsdp", "not-met"),
         # megatron-core 0.16.1, moe_layer.py:153,444: the layer recomputes itself.
-        (
-            "megatron.recompute-holds-inputs",
-            "--hf-checkpoint a --num-experts 8 --recompute-granularity selective --recompute-modules moe",
-            "untold",
-        ),
-        (
-            "megatron.recompute-holds-inputs",
-            "--hf-checkpoint a --num-experts 8 --moe-layer-recompute --lr 1e-6",
-            "met",
-        ),
-        ("megatron.recompute-holds-inputs", "--hf-checkpoint a --num-experts 8", "not-met"),
+        ("megatron.recompute-holds-inputs", f"{_SLIME_MOE} {_SELECTIVE}", "untold"),
+        ("megatron.recompute-holds-inputs", f"{_SLIME_MOE} --moe-layer-recompute --lr 1e-6", "met"),
+        ("megatron.recompute-holds-inputs", _SLIME_MOE, "not-met"),
         # megatron-core 0.16.1, async_utils.py:178-240: each fork is handed pinned memory.
         # 0.16.1, training/arguments.py:1138: without such a worker it is switched off.
-        ("megatron.async-save-unpinned", "--hf-checkpoint a --async-save", "untold"),
-        (
-            "megatron.async-save-unpinned",
-            "--hf-checkpoint a --async-save --use-persistent-ckpt-worker",
-            "not-met",
-        ),
+        ("megatron.async-save-unpinned", _SAVED, "untold"),
+        ("megatron.async-save-unpinned", f"{_SAVED} --use-persistent-ckpt-worker", "not-met"),
         # slime 0.3.1, arguments.py: a critic turns it on after that flag.
         ("slime.group-timeout-lost", f"{_PPO} --no-offload-train --distributed-timeout-minutes 9", "untold"),
         # slime 0.2.4, actor.py:90, and 0.2.1, arguments.py:1567-1579.

@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checks import SEED, UPSTREAMS
-from listed_sources import listed
+from listed_sources import Findings, Listed, Said, listed
 from repetitions import pytest_runtest_setup
 
 from overlay.compat.ranks.warm import Program
@@ -24,7 +23,7 @@ SECONDS = 800
 
 
 @pytest.fixture(scope="session")
-def findings(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     """Return the function that runs a program with a release first on the path.
 
     It takes the folder of the release, the program and its arguments, and returns what the program printed as
@@ -70,8 +69,6 @@ def _printed(command: list[str], environ: dict[str, str]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def said(
-    name: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
-) -> Callable[[str], dict[str, Any]]:
+def said(name: str, listed: Listed, findings: Findings) -> Said:
     """Return the function that runs a program on a release and returns what it printed."""
     return lambda text: findings(listed(name), text, SEED)

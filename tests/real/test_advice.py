@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 from advised import having
 from checks import SEED
+from listed_sources import Findings, Listed, Said
 
 pytestmark = pytest.mark.real
 
@@ -36,7 +33,7 @@ print(json.dumps({"policy": returns(5), "observation": returns(6)}))
 
 
 @having("verl.reward-on-observation-dropped")
-def test_a_reward_on_a_token_of_the_policy_is_credited(said: Callable[[str], dict[str, Any]]) -> None:
+def test_a_reward_on_a_token_of_the_policy_is_credited(said: Said) -> None:
     found = said(REWARDS)
     error, _ = found["policy"]
     assert error < 1e-6, SEED
@@ -67,7 +64,7 @@ print(json.dumps({"none": outcome(0), "one": outcome(1), "three": outcome(3)}))
 
 
 @having("verl.distillation-of-nothing")
-def test_a_distillation_of_one_token_is_measured(said: Callable[[str], dict[str, Any]]) -> None:
+def test_a_distillation_of_one_token_is_measured(said: Said) -> None:
     found = said(DISTILLED)
     assert found["one"] is True, SEED
     assert found["three"] is True, SEED
@@ -116,9 +113,7 @@ print(json.dumps(found))
 
 
 @having("slime.qwen-tool-results-split")
-def test_slimes_other_masks_keep_the_results_of_tools_in_one_turn(
-    name: str, said: Callable[[str], dict[str, Any]]
-) -> None:
+def test_slimes_other_masks_keep_the_results_of_tools_in_one_turn(name: str, said: Said) -> None:
     """Of `qwen3` with the patch the contract of `slime.tool-turn-mask` asks the same."""
     found = said(MASKED)
     assert found["qwen"] != "right", "the defect is not there any more"
@@ -171,7 +166,7 @@ print(json.dumps(found(sys.argv[1])))
 
 
 @having("slime.correct-samples-mispaired")
-def test_without_correct_samples_slime_reports_a_ranks_own(said: Callable[[str], dict[str, Any]]) -> None:
+def test_without_correct_samples_slime_reports_a_ranks_own(said: Said) -> None:
     found = said(CORRECT)
     assert found["last"] == "list index out of range"
     # Another rank's sample is correct, and the second of its own is taken for it.
@@ -238,7 +233,7 @@ print(json.dumps(found(sys.argv[1])))
 
 
 @having("slime.mtp-heads-not-logged")
-def test_the_loss_of_one_head_is_logged(said: Callable[[str], dict[str, Any]]) -> None:
+def test_the_loss_of_one_head_is_logged(said: Said) -> None:
     found = said(HEADS)
     assert found["1"] < 1e-6, SEED
     assert "cannot be converted to Scalar" in found["2"]
@@ -273,7 +268,7 @@ print(json.dumps({"errors": [float((a - b).norm() / b.norm()) for a, b in zip(fo
 
 
 @having("verl.fused-entropy-underflow")
-def test_the_entropy_of_torch_does_not_underflow(said: Callable[[str], Any]) -> None:
+def test_the_entropy_of_torch_does_not_underflow(said: Said) -> None:
     # In float32 a gradient that is a difference of numbers around 200 has few digits.
     assert max(said(ENTROPY)["errors"]) < 0.01, SEED
 
@@ -315,7 +310,7 @@ print(json.dumps({"kept": kept, "v1": left, "legacy": scale()}))
 
 
 @having("verl.rejected-tokens-counted")
-def test_the_legacy_trainer_counts_no_rejected_token(said: Callable[[str], dict[str, Any]]) -> None:
+def test_the_legacy_trainer_counts_no_rejected_token(said: Said) -> None:
     """What it hands the engine is made by the function that it calls before each update."""
     found = said(REJECTED)
     assert found["v1"] == pytest.approx(found["kept"], rel=1e-6), SEED
@@ -411,9 +406,7 @@ print(json.dumps({name: [way(size) for size in (1, 2, SAMPLES)] for name, way in
 
 
 @having("verl.legacy-workers-weigh-by-samples")
-def test_the_engine_weighs_each_token_alike(
-    name: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
-) -> None:
+def test_the_engine_weighs_each_token_alike(name: str, listed: Listed, findings: Findings) -> None:
     """Advised from 0.7 on: before, no setting chooses the engine."""
     found = findings(listed(name), WEIGHED, SEED, name.partition("==")[2])
     one, two, whole = found["legacy"]
@@ -443,7 +436,7 @@ with jobs.one_rank():
 
 
 @having("verl.resume-repeats-order")
-def test_a_job_that_was_saved_within_an_epoch_goes_on(said: Callable[[str], dict[str, Any]]) -> None:
+def test_a_job_that_was_saved_within_an_epoch_goes_on(said: Said) -> None:
     found = said(RESUMED)
     assert found["within"] is True, SEED
     assert found["end"] is False, "the defect is not there any more"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from advised import having
 from checks import SEED, UPSTREAMS
+from listed_sources import Listed, Said
 
 from overlay.compat.ranks.findings import megatron_ranks
 
@@ -29,12 +28,12 @@ def advised(folder: Path, start: str, patches: str = "") -> dict[str, list[dict[
 
 
 @having("megatron.masked-loss-before-0-14")
-def test_a_loss_per_token_is_right_in_0_13(name: str, listed: Callable[[str], Path]) -> None:
+def test_a_loss_per_token_is_right_in_0_13(name: str, listed: Listed) -> None:
     for case, ranks in advised(listed(name), "a loss per token").items():
         assert all(rank["error"] < 1e-5 for rank in ranks), (SEED, case, ranks)
 
 
-def test_a_loss_per_token_is_harmful_in_0_12(listed: Callable[[str], Path]) -> None:
+def test_a_loss_per_token_is_harmful_in_0_12(listed: Listed) -> None:
     """Each rank divides by its own tokens there, and ranks with others get another gradient."""
     found = advised(listed("megatron-core==0.12.3"), "a loss per token, fewer")
     for case, ranks in found.items():
@@ -42,7 +41,7 @@ def test_a_loss_per_token_is_harmful_in_0_12(listed: Callable[[str], Path]) -> N
 
 
 @having("megatron.global-aux-loss-scale")
-def test_a_coefficient_of_all_ranks_is_right(name: str, listed: Callable[[str], Path]) -> None:
+def test_a_coefficient_of_all_ranks_is_right(name: str, listed: Listed) -> None:
     """With `megatron.moe-aux-scale`: what else is off there is of other records."""
     for case, ranks in advised(listed(name), "a coefficient", "megatron.moe-aux-scale").items():
         for rank in ranks:
@@ -51,15 +50,13 @@ def test_a_coefficient_of_all_ranks_is_right(name: str, listed: Callable[[str], 
 
 
 @having("megatron.padded-z-loss-report")
-def test_packed_sequences_report_the_z_loss_of_all(name: str, listed: Callable[[str], Path]) -> None:
+def test_packed_sequences_report_the_z_loss_of_all(name: str, listed: Listed) -> None:
     for case, ranks in advised(listed(name), "packed", "megatron.moe-aux-scale").items():
         assert all(rank["reported"] < 1e-4 for rank in ranks), (SEED, case, ranks)
 
 
 @having("megatron.seq-aux-loss-micro-batch-scale")
-def test_one_sequence_in_a_micro_batch_weighs_as_much_as_it_should(
-    name: str, listed: Callable[[str], Path]
-) -> None:
+def test_one_sequence_in_a_micro_batch_weighs_as_much_as_it_should(name: str, listed: Listed) -> None:
     """Where data parallel ranks are alone: what else is off there is of other records."""
     cases = advised(listed(name), "")
     for count in (1, 2):
@@ -116,7 +113,7 @@ print(json.dumps(found(sys.argv[1])))
 
 
 @having("megatron.packed-sequence-balance")
-def test_aux_loss_balances_the_same_packed_or_not(said: Callable[[str], dict[str, Any]]) -> None:
+def test_aux_loss_balances_the_same_packed_or_not(said: Said) -> None:
     """It says that it balances all tokens of a micro-batch, and does; seq_aux_loss says each sequence."""
     found = said(PACKED)
     each = found["seq_aux_loss"]
@@ -156,7 +153,7 @@ print(json.dumps(found(sys.argv[1])))
 
 
 @having("megatron.offloaded-float32")
-def test_an_offloaded_optimizer_steps_weights_in_bfloat16(said: Callable[[str], dict[str, Any]]) -> None:
+def test_an_offloaded_optimizer_steps_weights_in_bfloat16(said: Said) -> None:
     found = said(FLOAT32)
     assert found["torch.bfloat16"] is True, SEED
     assert "can't optimize a non-leaf Tensor" in found["torch.float32"]
@@ -226,7 +223,7 @@ if __name__ == "__main__":
 
 
 @having("megatron.cross-attention-group")
-def test_cross_attention_with_the_groups_of_the_state_is_right(said: Callable[[str], dict[str, Any]]) -> None:
+def test_cross_attention_with_the_groups_of_the_state_is_right(said: Said) -> None:
     """Of four ranks two by two, and of each their own groups are across those of the state."""
     found = said(CROSS)
     assert max(found["the state's"]) < 1e-5, SEED
@@ -283,7 +280,7 @@ print(json.dumps(found(sys.argv[1])))
 
 
 @having("megatron.main-params-by-substring")
-def test_masters_that_are_not_loaded_begin_with_the_weights(said: Callable[[str], dict[str, Any]]) -> None:
+def test_masters_that_are_not_loaded_begin_with_the_weights(said: Said) -> None:
     found = said(MASTERS)
     assert found["loaded"] == "Parameter weight has 2 matches in state dict"
     assert found["apart"] == 0, SEED

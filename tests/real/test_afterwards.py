@@ -9,12 +9,10 @@ class, and brings upstream's defect back where the contract can be run again in 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from checks import SEED
+from listed_sources import Findings, Listed
 from test_contracts import NAMES  # type: ignore[import-not-found]
 
 from overlay.source.registry import load_patches
@@ -41,9 +39,7 @@ BY_DAY = ("megatron.attention-logit-memory", "megatron.grad-norm", "verl.critic-
     "a few stand for the others", patch=tuple(patch for patch, _ in NEWEST if patch not in BY_DAY)
 )
 @pytest.mark.parametrize(("patch", "release"), NEWEST)
-def test_nothing_is_left_behind(
-    patch: str, release: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
-) -> None:
+def test_nothing_is_left_behind(patch: str, release: str, listed: Listed, findings: Findings) -> None:
     beside = [patch] if os.environ.get("TESTS_ONCE") else [one for one, name in NEWEST if name == release]
     first = beside.index(patch) // TOGETHER * TOGETHER
     found = findings(listed(release), "afterwards_check.py", SEED, *beside[first : first + TOGETHER])
@@ -97,7 +93,7 @@ print(json.dumps({"graphs": len(graphs), "alike": alike}))
 )  # fmt: skip
 def test_a_patched_function_is_compiled_once(
     patch: str, release: str, module: str, call: str,
-    listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]],
+    listed: Listed, findings: Findings,
 ) -> None:  # fmt: skip
     found = findings(listed(release), COMPILED, patch, module, call)
     assert found == {"graphs": 1, "alike": True}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from listed_sources import Listed
 
 import overlay
 from overlay.compat.projects import SLIME
@@ -14,8 +14,6 @@ from overlay.compat.slime_releases import MODULES, RELEASES
 from overlay.runtime.engine import Engine
 from overlay.source.source import InstalledTree
 from records import _support_print
-
-Release = Callable[[str], Path]
 
 pytestmark = pytest.mark.real
 
@@ -42,7 +40,7 @@ SLIMES = [name for name in RECORD if name.startswith("slime==v")]
 )
 @pytest.mark.parametrize("name", SLIMES)
 def test_a_slime_without_setup_and_metadata_is_told_by_its_source(
-    name: str, listed: Release, tmp_path: Path
+    name: str, listed: Listed, tmp_path: Path
 ) -> None:
     # As Ray's `py_modules` brings it.
     folder = listed(name)
@@ -83,7 +81,7 @@ def test_what_is_installed_here() -> None:
 @pytest.mark.nightly("the last release stands for the first one", version=("0.16.0",))
 @pytest.mark.parametrize("version", BESIDE)
 def test_a_patch_for_one_verl_applies_beside_that_one_alone(
-    version: str, listed: Release, tmp_path: Path
+    version: str, listed: Listed, tmp_path: Path
 ) -> None:
     megatron = listed(f"megatron-core=={version}")
 
@@ -105,7 +103,7 @@ def test_a_patch_for_one_verl_applies_beside_that_one_alone(
             assert bool(reason(BESIDE[version], both)) == (BESIDE[version] == "not-needed")
 
 
-def test_a_release_that_was_edited_by_hand_is_refused(tmp_path: Path, listed: Release) -> None:
+def test_a_release_that_was_edited_by_hand_is_refused(tmp_path: Path, listed: Listed) -> None:
     """One word in a function that the patch only relies on."""
     shutil.copytree(listed("verl==0.8.0") / "verl", tmp_path / "verl")
     util = tmp_path / "verl/models/mcore/util.py"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from listed_sources import Listed
 
 from overlay.source.decide import decide, settle
 from overlay.source.registry import load_patches, tables
@@ -25,9 +25,7 @@ BY_DAY = ("megatron-core==0.19.2", "slime image v0.2.4", "slime image v0.3.1", "
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_patch_is_decided_on_beside_all_others_as_alone(
-    name: str, listed: Callable[[str], Path]
-) -> None:
+def test_each_patch_is_decided_on_beside_all_others_as_alone(name: str, listed: Listed) -> None:
     tree, project = Pristine((listed(name),)), f"{name.partition('=')[0]}."
     patches = {patch: said for patch, said in load_patches().items() if patch.startswith(project)}
     alone = {patch: decide(said, tree, tables()) for patch, said in patches.items()}
@@ -53,13 +51,10 @@ def printed() -> set[str]:
 
 
 @pytest.mark.nightly(
-    "by day a few images stand for the others",
-    name=tuple(name for name in LISTED if name not in BY_DAY),
+    "by day a few images stand for the others", name=tuple(name for name in LISTED if name not in BY_DAY)
 )
 @pytest.mark.parametrize("name", LISTED)
-def test_no_selection_that_is_printed_makes_patches_conflict(
-    name: str, listed: Callable[[str], Path]
-) -> None:
+def test_no_selection_that_is_printed_makes_patches_conflict(name: str, listed: Listed) -> None:
     tree, patches = Pristine((listed(name),)), load_patches()
     alone = {patch: decide(said, tree, tables()) for patch, said in patches.items()}
     for text in sorted(printed()):

@@ -7,10 +7,11 @@ are alike, the newest that is no image. Where the contract of a patch holds with
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from checks import SEED
+from listed_sources import Findings, Listed
 from repetitions import LEFT
 
 from overlay.desk.prove.contract import HOLDS, RAISES, WRONG
@@ -20,9 +21,6 @@ from records import _support_print
 from sources import releases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from overlay.source.table import Row
 
     #: What became of a contract on upstream alone and with the patch, what the patch has counted, and what
@@ -98,9 +96,7 @@ def is_tried(patch: str, name: str) -> bool:
 
 
 @pytest.fixture
-def found(
-    patch: str, release: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
-) -> Found:
+def found(patch: str, release: str, listed: Listed, findings: Findings) -> Found:
     """What became of the contract. All patches of a release are asked in one process, if none starts more."""
     folder = listed(release)
     if not is_tried(patch, release):

@@ -9,20 +9,18 @@ import json
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checks import UPSTREAMS
 from command_line import clean
+from listed_sources import Listed
 
 from overlay.source.registry import load_patches
 from overlay.verdict import LOUD
 from records import _support_print
 from sources import releases
-
-Folder = Callable[[str], Path]
 
 pytestmark = pytest.mark.real
 
@@ -102,12 +100,9 @@ def test_what_is_recorded_of_an_image_is_nothing_but_a_real_lack(name: str) -> N
 @by_those_asked
 @pytest.mark.parametrize(
     ("name", "selection"),
-    [
-        *((name, "") for name in IMAGES),
-        *((name, "slime.*") for name in IMAGES if name.startswith("slime ")),
-    ],
+    [*((name, "") for name in IMAGES), *((name, "slime.*") for name in IMAGES if name.startswith("slime "))],
 )
-def test_strict_mode_works_in_an_image(name: str, selection: str, listed: Folder, imported: Any) -> None:
+def test_strict_mode_works_in_an_image(name: str, selection: str, listed: Listed, imported: Any) -> None:
     folder = listed(name)
     judge(name, folder, imported(folder, without_lacks(name, folder, selection, imported)))
 

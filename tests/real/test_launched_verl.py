@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checks import UPSTREAMS
+from listed_sources import Listed
 
 pytestmark = [pytest.mark.real]
 
@@ -46,9 +46,7 @@ def launched(folder: Path, place: Path, *words: str, patch: str = "") -> dict[st
 
 @on_ray
 @pytest.mark.parametrize("how", ["module", "script"])
-def test_main_ppo_sync_trains_on_after_an_epoch(
-    listed: Callable[[str], Path], tmp_path: Path, how: str
-) -> None:
+def test_main_ppo_sync_trains_on_after_an_epoch(listed: Listed, tmp_path: Path, how: str) -> None:
     folder = listed("verl==0.8.0")
     script = str(folder / "verl/trainer/main_ppo_sync.py")
     words = ["-m", "verl.trainer.main_ppo_sync"] if how == "module" else [script]
@@ -63,9 +61,7 @@ def test_main_ppo_sync_trains_on_after_an_epoch(
 
 @on_ray
 @pytest.mark.parametrize("version", ["0.7.1", "0.8.0", "0.9.1"])
-def test_sft_trainer_ray_gives_ranks_equal_work(
-    listed: Callable[[str], Path], tmp_path: Path, version: str
-) -> None:
+def test_sft_trainer_ray_gives_ranks_equal_work(listed: Listed, tmp_path: Path, version: str) -> None:
     from overlay.patches.verl.sft_balance.contract.judge import imbalance
 
     folder = listed(f"verl=={version}")
@@ -93,7 +89,7 @@ def test_sft_trainer_ray_gives_ranks_equal_work(
 @pytest.mark.parametrize("version", ["0.6.1", "0.7.0"])
 @pytest.mark.parametrize("how", ["python -m", "torchrun -m", "torchrun"])
 def test_fsdp_sft_trainer_trains_on_after_an_epoch(
-    listed: Callable[[str], Path], tmp_path: Path, version: str, how: str
+    listed: Listed, tmp_path: Path, version: str, how: str
 ) -> None:
     folder = listed(f"verl=={version}")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
@@ -120,9 +116,7 @@ def test_fsdp_sft_trainer_trains_on_after_an_epoch(
 
 @pytest.mark.nightly("the last release stands for the others", version=("0.7.1", "0.9.0", "0.9.1"))
 @pytest.mark.parametrize("version", ["0.7.1", "0.8.0", "0.9.0", "0.9.1"])
-def test_main_ppo_says_what_the_job_meets(
-    listed: Callable[[str], Path], tmp_path: Path, version: str
-) -> None:
+def test_main_ppo_says_what_the_job_meets(listed: Listed, tmp_path: Path, version: str) -> None:
     """By what Hydra has resolved. The audit, which reads the file that Hydra leaves, says the same."""
     folder = listed(f"verl=={version}")
     megatron = "actor_rollout_ref.actor.megatron"

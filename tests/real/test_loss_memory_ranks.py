@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checks import SEED
+from listed_sources import Findings, Listed
 from slime_ranks import MILES, MILES_RL, folder, on_ranks
 
 __all__ = ["folder"]
@@ -83,7 +83,7 @@ def test_top_p_sets_are_left_to_upstream(sound: dict[str, list[Any]]) -> None:
 
 
 def test_where_nothing_else_holds_the_logits_the_gradient_takes_their_place(
-    listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+    listed: Listed, findings: Findings
 ) -> None:
     """What else the patch needs in one process, its contract measures."""
     sizes = ("--turns", "0", "--tokens", "1024", "--vocabulary", "8192")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from checks import SEED
+from listed_sources import Said
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 pytestmark = pytest.mark.real
 
@@ -31,9 +32,7 @@ print(json.dumps(found(sys.argv[1])))
 
 
 @pytest.mark.parametrize(("name", "error"), [("megatron-core==0.16.1", 0.5), ("megatron-core==0.17.1", 0.0)])
-def test_a_residual_in_float32_is_rounded_before_0_17(
-    error: float, said: Callable[[str], dict[str, Any]]
-) -> None:
+def test_a_residual_in_float32_is_rounded_before_0_17(error: float, said: Said) -> None:
     found = said(RESIDUAL)
     assert found["off"] >= error
     assert (found["type"] == "torch.float32") is not bool(error)
@@ -70,7 +69,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("name", ["megatron-core==0.19.0"])
 def test_the_tokens_to_predict_further_are_sent_among_other_messages(
-    said: Callable[[str], dict[str, Any]],
+    said: Said,
 ) -> None:
     """They are received in the order of all messages between two ranks, so each may wait for another."""
     found = said(ROLLED)
@@ -140,9 +139,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     "name", [f"megatron-core==0.{version}" for version in ("16.1", "17.1", "18.2", "19.2")]
 )
-def test_the_layer_wise_optimizer_steps_like_adam_in_one_process(
-    name: str, said: Callable[[str], dict[str, Any]]
-) -> None:
+def test_the_layer_wise_optimizer_steps_like_adam_in_one_process(name: str, said: Said) -> None:
     """No release has the gradients on top of gathered weights that NVIDIA/Megatron-LM#4609 mends."""
     found = dict(one.split(":") for one in said(LAYER_WISE)["said"].split("; "))
     assert set(found) == ({"False"} if name.endswith("0.16.1") else {"False", "True"})

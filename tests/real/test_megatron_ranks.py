@@ -5,11 +5,11 @@ More ranks than a contract asks, which cases upstream alone gets wrong, and what
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from checks import SEED, UPSTREAMS
+from listed_sources import Listed
 
 from overlay.compat.ranks.findings import megatron_ranks
 from overlay.patches.megatron.grad_norm.contract import MARKED, UNMARKED
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 
 @pytest.fixture
-def folder(version: str, listed: Callable[[str], Path]) -> Path:
+def folder(version: str, listed: Listed) -> Path:
     return listed(f"megatron-core=={version}")
 
 
@@ -39,7 +39,7 @@ def test_each_element_counts_once(folder: Path, case: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("version", ["0.16.1"])
 def test_one_selection_mends_both_defects_of_multi_token_prediction(
-    folder: Path, listed: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    folder: Path, listed: Listed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `overlay audit` and docs/patches.md print it, with Megatron's model and verl's postprocess."""
     monkeypatch.setenv("VERL_FOLDER", str(listed("verl==0.8.0")))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import python
+from listed_sources import Listed
 
 pytestmark = pytest.mark.real
 
@@ -90,15 +90,13 @@ def built(code: str, *path: Path, **environ: str) -> dict[str, Any]:
     ],
     ids=["verl", "slime"],
 )
-def test_what_arms_is_kept(
-    code: str, source: str, theirs: dict[str, str], listed: Callable[[str], Path]
-) -> None:
+def test_what_arms_is_kept(code: str, source: str, theirs: dict[str, str], listed: Listed) -> None:
     selected = f"{source[:5].rstrip('=')}.*"
     variables = built(code, listed(source), OVERLAY_PATCHES=selected)["env_vars"]
     assert variables.items() >= {"OVERLAY": "1", "OVERLAY_PATCHES": selected, **theirs}.items()
 
 
-def test_slime_sets_no_variable_of_overlay_for_its_actors(listed: Callable[[str], Path]) -> None:
+def test_slime_sets_no_variable_of_overlay_for_its_actors(listed: Listed) -> None:
     # So that those of the job reach them: tests/workers/test_ray.py, "actor with variables of its own".
     made = built(SLIME_ACTOR, listed("slime==v0.3.1"), OVERLAY="1")["env_vars"]
     assert made["OWN"] == "yes"
@@ -110,7 +108,7 @@ PLUGIN += "'enabled': sys.modules['overlay'].status().enabled}))"
 
 
 @pytest.mark.parametrize("armed", [True, False])
-def test_verl_opens_the_second_door(listed: Callable[[str], Path], tmp_path: Path, armed: bool) -> None:
+def test_verl_opens_the_second_door(listed: Listed, tmp_path: Path, armed: bool) -> None:
     """The entry point is found by verl itself; no start-up file is there (`-S` would hide all packages)."""
     metadata = tmp_path / "door-1.dist-info"
     metadata.mkdir()
@@ -121,6 +119,6 @@ def test_verl_opens_the_second_door(listed: Callable[[str], Path], tmp_path: Pat
 
 
 @pytest.mark.parametrize("version", ["0.9.0", "0.9.1"])
-def test_verl_has_the_second_door_from_0_9_on(listed: Callable[[str], Path], version: str) -> None:
+def test_verl_has_the_second_door_from_0_9_on(listed: Listed, version: str) -> None:
     assert 'group="verl.plugins"' in (listed(f"verl=={version}") / "verl/__init__.py").read_text()
     assert "verl.plugins" not in (listed("verl==0.8.0") / "verl/__init__.py").read_text()

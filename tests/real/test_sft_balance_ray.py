@@ -6,12 +6,11 @@ a batch that the ranks do not divide, and a run that is resumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from checks import SEED
+from listed_sources import Findings, Listed
 
 from overlay.patches.verl.sft_balance.contract import PROGRAM
 from overlay.patches.verl.sft_balance.contract.judge import RUNS, Steps, imbalance, more_even, samples
@@ -24,9 +23,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def found(
-    version: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
-) -> dict[str, Any]:
+def found(version: str, listed: Listed, findings: Findings) -> dict[str, Any]:
     """What `trainer_runs.py` of the contract found on one release."""
     ranks = "4" if version == "0.8.0" else "2"
     return findings(listed(f"verl=={version}"), str(PROGRAM), "--seed", SEED, "--ranks", ranks)

@@ -5,12 +5,9 @@ Its contract asks of small ones whether they hold the budget.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 from checks import SEED
+from listed_sources import Findings, Listed
 
 pytestmark = pytest.mark.real
 
@@ -46,7 +43,7 @@ print(json.dumps({**report, "plain": look(), "by tokens": look(balance_by_flops=
 
 @pytest.mark.parametrize("name", ["slime==v0.3.1", "slime main", "miles main"])
 def test_flops_stay_balanced_under_the_budget_in_no_more_micro_batches(
-    name: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+    name: str, listed: Listed, findings: Findings
 ) -> None:
     found = findings(listed(name), PROGRAM, SEED, name[:5])
     for mine, alone, by_tokens in zip(found["ours"], found["plain"], found["by tokens"], strict=True):

@@ -7,11 +7,10 @@ is run on an older release only if that does something else alone, and no hang i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from checks import SEED
+from listed_sources import Listed
 from slime_step import RIGHT, cases_of, run, unlike_claimed
 from slime_step_cases import CASES, NOT_SHOWN, Case
 
@@ -33,7 +32,7 @@ def asked(release: str) -> list[Case]:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_with_overlay_each_step_is_right_and_alone_it_comes_to_what_is_claimed(
-    listed: Callable[[str], Path], release: str
+    listed: Listed, release: str
 ) -> None:
     """Where it is right alone, micro-batches are the same. The first rank has said what affects the job."""
     image, cases = listed(f"slime image {release}"), asked(release)

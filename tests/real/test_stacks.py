@@ -8,15 +8,16 @@ release there.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from listed_sources import Findings, Listed
 
 from overlay.source.registry import load_patches
 from sources import git_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.real
@@ -54,9 +55,7 @@ def assigned(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("stack", SHARED)
-def test_what_a_stack_replaces_of_what_patches_replace_is_known(
-    stack: str, listed: Callable[[str], Path]
-) -> None:
+def test_what_a_stack_replaces_of_what_patches_replace_is_known(stack: str, listed: Listed) -> None:
     found = set(assigned(listed(stack)))
     # What is looked for would be found.
     assert len(found) > 20
@@ -73,9 +72,7 @@ STARTED = {
 
 @pytest.mark.nightly("two stacks are in no package index, and none is started by day")
 @pytest.mark.parametrize("stack", STARTED)
-def test_a_stack_starts_alike_in_both_orders(
-    stack: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_stack_starts_alike_in_both_orders(stack: str, listed: Listed, findings: Findings) -> None:
     megatron, revision, taken = STARTED[stack]
     folder = listed(megatron)
     try:

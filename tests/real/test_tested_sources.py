@@ -5,10 +5,8 @@ Where it fails, `./scripts/matrix tested ID --write` runs what is missing and wr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
+from listed_sources import Listed
 
 from overlay.source.decide import decide
 from overlay.source.registry import load_patches, of_code
@@ -38,9 +36,7 @@ def test_each_source_is_of_the_list_and_each_line_of_the_list_is_a_source() -> N
 
 @pytest.mark.nightly("two images stand for it", name=tuple(name for name in NAMES if name not in BY_DAY))
 @pytest.mark.parametrize("name", NAMES)
-def test_each_row_of_a_source_decides_there_and_nothing_is_parsed(
-    listed: Callable[[str], Path], name: str
-) -> None:
+def test_each_row_of_a_source_decides_there_and_nothing_is_parsed(listed: Listed, name: str) -> None:
     folder = str(listed(name))
     fast, slow, table = InstalledTree(folder), InstalledTree(folder), Table(ROWS)
     known = tested.everything()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from checks import SEED
+from listed_sources import Said
 
 pytestmark = pytest.mark.real
 
@@ -18,9 +16,7 @@ print(json.dumps({"said": wrong(sys.argv[1], left=True)}))
 
 
 @pytest.mark.parametrize(("name", "left"), [("verl==0.9.0", "a mark is left over"), ("verl==0.9.1", "")])
-def test_verl_0_9_0_leaves_marks_to_the_next_transfer(
-    left: str, said: Callable[[str], dict[str, Any]]
-) -> None:
+def test_verl_0_9_0_leaves_marks_to_the_next_transfer(left: str, said: Said) -> None:
     assert said(PROGRAM)["said"] == left, SEED
 
 
@@ -49,7 +45,7 @@ print(json.dumps({"keys": sorted(data[0]["multi_modal_inputs"])}))
 
 @pytest.mark.parametrize("name", ["verl==0.9.1"])
 def test_multi_turn_sft_tells_no_model_which_tokens_are_of_images(
-    said: Callable[[str], dict[str, Any]],
+    said: Said,
 ) -> None:
     assert said(TOLD)["keys"] == ["pixel_values"]
 
@@ -96,7 +92,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("name", ["verl==0.9.1"])
 def test_the_last_checkpoint_of_sft_waits_for_somebody_to_finish_it(
-    said: Callable[[str], dict[str, Any]],
+    said: Said,
 ) -> None:
     assert said(SAVED) == {"alone": [], "asked": [2]}
 
@@ -133,7 +129,5 @@ print(json.dumps({"gate": model.gate.weight.tolist(), "bias": model.bias.tolist(
 
 
 @pytest.mark.parametrize(("name", "bias"), [("verl==0.8.0", 0.0), ("verl==0.9.0", 1.0)])
-def test_buffers_keep_their_values_in_vllm_before_0_9(
-    bias: float, said: Callable[[str], dict[str, Any]]
-) -> None:
+def test_buffers_keep_their_values_in_vllm_before_0_9(bias: float, said: Said) -> None:
     assert said(UPDATED) == {"gate": [[1.0] * 3] * 2, "bias": [bias] * 2}

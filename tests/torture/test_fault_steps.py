@@ -13,12 +13,7 @@ from forked import in_a_child
 from order_world import Subject
 
 #: What puts in place and takes out. (Deciding is one step to these: whatever it raises is a verdict.)
-FILES = (
-    "runtime/session.py",
-    "runtime/engine.py",
-    "runtime/sites.py",
-    "runtime/search.py",
-)
+FILES = ("runtime/session.py", "runtime/engine.py", "runtime/sites.py", "runtime/search.py")
 DRAWN = 12
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -87,12 +87,8 @@ def _printed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def running(venv: Venv, folder: Path, gpus: int = 0, **environ: str) -> Iterator[Cluster]:
     """Start a cluster for as long as this lasts, of which nothing is left afterwards.
 
-    Args:
-        venv: Whose Python it runs.
-        folder: For its log.
-        gpus: That it is told it has.
-        environ: Variables that all its workers have.
-
+    `venv`: whose Python it runs. `folder`: for its log. `gpus`: that it is told it has. `environ`: variables
+    that all its workers have.
     """
     pytest.importorskip("ray", reason="needs ray")
     log = folder / "log.txt"

@@ -53,8 +53,7 @@ def test_another_target_stops_the_process_at_its_import(job: Job) -> None:
     assert job.venv.run("-c", "print('went on')", **job.settings).stdout == "went on\n"
     assert "went on" in job.venv.run("-c", GUARDED, **ARMED).stdout
     done = job.venv.run("-c", GUARDED, **job.settings)
-    assert done.returncode == 1
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (1, "")
     assert "PinError" in done.stderr
     assert "fakeup version: locked 1.2.0, here 1.3.0" in done.stderr
 
@@ -65,8 +64,7 @@ def test_a_lock_that_is_none_stops_the_process(job: Job, text: str | None) -> No
     if text is not None:
         job.file.write_text(text)
     done = job.venv.run("-c", "print('went on')", **job.settings)
-    assert done.returncode == 1
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("overlay: this process is stopped: ")
     assert done.stderr.count("\n") <= 2
     assert job.venv.run("-m", "overlay", "lock", "--check", "--file", str(job.file)).returncode == 2

@@ -102,10 +102,7 @@ def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert run("check").returncode == 0
     listed = {line.partition("==")[0].lower() for line in run("freeze").stdout.splitlines()}
-    assert {name.partition(" ")[0] for name in listed} - {"tomli"} == {
-        "megatron-overlay",
-        "packaging",
-    }
+    assert {name.partition(" ")[0] for name in listed} - {"tomli"} == {"megatron-overlay", "packaging"}
 
     assert venv.read("doctor", OVERLAY="1", **venv.on_path())["armed"]
     assert venv.read("list")

@@ -56,15 +56,10 @@ WITH_ROLLOUTS = {"v0.3.1": {"slime.capped-partitions"}}
 #: Patches of modules that no actor of this job imports: it generates and tokenizes nothing, has a plain
 #: transformer, and is handed arguments that are checked.
 NOT_IMPORTED = {
-    "slime.allgather-cp-models",
-    "slime.async-groups",
-    "slime.async-sample-filter",
-    "slime.eval-settings",
-    "slime.group-baseline",
-    "slime.hf-attention-gradient",
-    "slime.partial-rollout-budget",
+    "slime.allgather-cp-models", "slime.async-groups", "slime.async-sample-filter", "slime.eval-settings",
+    "slime.group-baseline", "slime.hf-attention-gradient", "slime.partial-rollout-budget",
     "slime.tool-turn-mask",
-}
+}  # fmt: skip
 
 
 def batches() -> list[dict[str, Any]]:
@@ -94,19 +89,13 @@ def write_rollouts(folder: Path, steps: list[dict[str, Any]]) -> Path:
     for step, data in enumerate(steps):
         samples = [
             {
-                "group_index": index // EACH,
-                "index": step * GROUPS * EACH + index,
-                "rollout_id": step * GROUPS * EACH + index,
-                "prompt": "",
-                "response": "",
-                "status": "completed",
-                "tokens": tokens,
-                "response_length": count,
-                "reward": reward,
+                "group_index": index // EACH, "index": step * GROUPS * EACH + index,
+                "rollout_id": step * GROUPS * EACH + index, "prompt": "", "response": "",
+                "status": "completed", "tokens": tokens, "response_length": count, "reward": reward,
                 "loss_mask": mask,
             }
             for index, (tokens, count, reward, mask) in enumerate(zip(*data.values(), strict=True))
-        ]
+        ]  # fmt: skip
         torch.save({"rollout_id": step, "samples": samples}, folder / f"rollout-{step}.pt")
     return folder / "rollout-{rollout_id}.pt"
 
@@ -173,10 +162,7 @@ def cluster(worksite: Venv, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.mark.nightly("one job, which takes a minute or two, stands for both", release=("v0.2.4",))
 @pytest.mark.parametrize(
     ("release", "above", "more"),
-    [
-        ("v0.3.1", "", {"OVERLAY": "1"}),
-        ("v0.2.4", "import overlay\n\noverlay.enable()\n\n", {}),
-    ],
+    [("v0.3.1", "", {"OVERLAY": "1"}), ("v0.2.4", "import overlay\n\noverlay.enable()\n\n", {})],
     ids=["by the job's variables", "by enable() in train.py"],
 )
 def test_every_actor_of_a_submitted_job_is_patched(

@@ -93,8 +93,7 @@ def test_a_setting_that_cannot_be_understood_is_one_line(
     assert done.stderr.count("\n") == 1
     for binding in (PIN, {"OVERLAY_STRICT": "1"}):
         stopped = worksite.run("-c", PROBE, **{**ARMED, **environ, **binding})
-        assert stopped.returncode == 1
-        assert stopped.stdout == ""
+        assert (stopped.returncode, stopped.stdout) == (1, "")
         assert stopped.stderr.startswith("overlay: this process is stopped: ")
 
 
@@ -193,8 +192,7 @@ def test_an_overlay_with_parts_missing_is_a_broken_one(tmp_path: Path, wheel: Pa
         ["-S", "-c", f"import sys; sys.path[:0] = {[str(venv.site)]}; {as_3_15}"],
     ):
         done = venv.run(*words, OVERLAY="1", OVERLAY_STRICT="1")
-        assert done.returncode == 1
-        assert done.stdout == ""
+        assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_patches_that_are_missing_are_an_error(tmp_path: Path, worksite: Venv, wheel: Path) -> None:
@@ -247,8 +245,7 @@ def test_doctor_of_a_target_folder(tmp_path: Path, wheel: Path) -> None:
     # It runs nothing instead of running it unpatched, and the advice helps.
     words = ["-m", "overlay", "run", "--", str(venv.python), "-c", "print('ran')"]
     done = venv.run(*words, PYTHONPATH=str(tmp_path / "target"))
-    assert done.returncode == 1
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (1, "")
     for name in ("overlay-startup.pth", "overlay-startup.start"):
         shutil.copy(tmp_path / "target" / name, venv.site)
     armed = {"OVERLAY": "1", "PYTHONPATH": str(tmp_path / "target")}

@@ -51,11 +51,7 @@ def test_a_balancing_loss_with_a_weight(kind: Any, weight: Any, expected: bool) 
 @pytest.mark.parametrize("weight", [None, 0.0, 0.1])
 @pytest.mark.parametrize("per_token", [False, True])
 def test_a_z_loss_per_token(experts: Any, weight: Any, per_token: bool) -> None:
-    settings = {
-        "num_moe_experts": experts,
-        "moe_z_loss_coeff": weight,
-        "calculate_per_token_loss": per_token,
-    }
+    settings = {"num_moe_experts": experts, "moe_z_loss_coeff": weight, "calculate_per_token_loss": per_token}
     assert bool(refused(**settings)) is bool(experts and weight and per_token)
 
 

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from overlay.patches._dynamic_cp.plan import (
-    allowed_sizes,
-    check_longest,
-    check_plan,
-    part_of,
-    plan_uniform,
-)
+from overlay.patches._dynamic_cp.plan import allowed_sizes, check_longest, check_plan, part_of, plan_uniform
 
 RANKS = st.integers(min_value=1, max_value=64)
 LENGTHS = st.lists(st.integers(min_value=0, max_value=2000), min_size=1, max_size=80)
@@ -42,14 +36,6 @@ def test_allowed_sizes_are_the_dividing_powers_of_two_and_all_ranks(ranks: int) 
     assert all(ranks % size == 0 for size in sizes)
     assert {size for size in range(1, ranks) if ranks % size == 0 and size & (size - 1) == 0} <= set(sizes)
     assert all(size & (size - 1) == 0 for size in sizes[:-1])
-
-
-@pytest.mark.parametrize(
-    ("ranks", "sizes"),
-    [(1, (1,)), (2, (1, 2)), (3, (1, 3)), (6, (1, 2, 6)), (8, (1, 2, 4, 8)), (12, (1, 2, 4, 12))],
-)
-def test_allowed_sizes(ranks: int, sizes: tuple[int, ...]) -> None:
-    assert allowed_sizes(ranks) == sizes
 
 
 @given(LENGTHS, RANKS, CAPS, BUDGETS)

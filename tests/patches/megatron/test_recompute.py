@@ -185,10 +185,7 @@ def test_what_a_graph_captures_is_left_to_megatron(capturing: bool, monkeypatch:
 
 #: What a layer keeps, and whether it is checkpointed inside the one around it.
 LAYERS = st.lists(
-    st.tuples(
-        st.sampled_from(["", "graph", "input", "view", "detached", "side loss"]),
-        st.booleans(),
-    ),
+    st.tuples(st.sampled_from(["", "graph", "input", "view", "detached", "side loss"]), st.booleans()),
     min_size=1,
     max_size=4,
 )

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from partition_cases import drawing, drawn_costs, drawn_lengths, grown, naive_first_fit, totals
 
-from overlay.patches._partition import (
-    capped,
-    capped_partitions,
-    fewest_parts,
-    holds,
-    karmarkar_karp,
-)
+from overlay.patches._partition import capped, capped_partitions, fewest_parts, holds, karmarkar_karp
+from overlay.patches._partition.aligned import aligned
 from overlay.patches._partition.balance import split_largest
 from overlay.patches._partition.level import level
 from overlay.patches._partition.packing import first_fit, first_fit_decreasing, least_parts, worst_fit
@@ -208,3 +205,25 @@ def test_no_samples_need_a_part_all_the_same() -> None:
     assert fewest_parts([], 8) == 1
     assert fewest_parts([], 8, at_least=4) == 4
     assert len(first_fit([], 8)) == 0
+
+
+# -- micro-batches whose number is rounded up: under the cap, unless that would stop a job that runs -------
+
+
+def cut_in_two(parts: list[list[int]], target: int, lengths: Sequence[int]) -> None:
+    """Do as slime and miles do: cut parts of several samples in two until there are enough."""
+    while len(parts) < target:
+        fullest = max(
+            (part for part in parts if len(part) > 1), key=lambda part: sum(lengths[i] for i in part)
+        )
+        parts.append([fullest.pop()])
+
+
+def test_too_few_samples_to_round_up_leave_the_upstream_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    # None of two samples holds the cap, and eight micro-batches of seven samples are none.
+    packed = [[0, 1], [2, 3], [4, 5], [6]]
+    effect = SimpleNamespace(calls=0)
+    found = aligned(packed, [10] * 7, 15, lambda: [10] * 7, 4, cut_in_two, effect)
+    assert found == packed
+    assert vars(effect) == {"calls": 1}
+    assert "7 samples, too few for 8 micro-batches" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What slime's patches of micro-batches decide beside what their contracts ask of slime itself."""
+"""What slime's patches decide beside what their contracts ask of slime itself."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from overlay import log
 from overlay.patches._partition import holds, karmarkar_karp
 from overlay.patches._partition.packing import first_fit
 from overlay.patches._rebound import rebound
 from overlay.patches._slime_step import current
-from overlay.patches.slime import capped_partitions, vpp_ceiling
+from overlay.patches._whitening import over_all, whitened
+from overlay.patches.slime import capped_partitions, vpp_ceiling, whiten_over_cp
 from overlay.patches.slime.capped_partitions import make_pack, make_split
 from overlay.patches.slime.fast_partitioner import make_karmarkar_karp
 from overlay.patches.slime.vpp_ceiling import rounded, rounded_up
@@ -157,7 +159,67 @@ def test_what_is_no_plain_number_is_the_originals(values: list[Any]) -> None:
     assert fast([5, 1, 2], 2, False) == [[0], [2, 1]]
 
 
-def test_a_function_over_other_names_has_the_defaults_of_the_original() -> None:
-    module: Any = ModuleType("upstream")
-    exec("def scaled(value, times=3, *, plus=4): return value * times * factor + plus", vars(module))  # noqa: S102
-    assert rebound(module.scaled, module, factor=10)(5) == 154
+# -- whitening on one rank, at its degenerate points (on four: tests/real/test_slime_ranks.py) -------------
+
+
+def alone(values: Any, mask: Any, epsilon: float) -> Any:
+    return whitened(values, mask, lambda _sums: None, shift_mean=True, epsilon=epsilon)
+
+
+def test_a_deviation_that_is_small_against_the_values_is_not_lost() -> None:
+    """Two rewards of 3,000 that are 0.001 apart: their squares differ in a float64's last digits."""
+    low = 3000 + torch.rand(2, dtype=torch.float64)
+    values = [torch.stack([one, one + 0.001]) for one in low]
+    for pair in values:
+        found = alone(pair, torch.ones(2), 0.0)
+        wanted = torch.tensor([-(0.5**0.5), 0.5**0.5], dtype=torch.float64)
+        torch.testing.assert_close(found, wanted, rtol=1e-8, atol=0)
+
+
+def test_one_value_has_no_deviation_and_none_is_an_error() -> None:
+    assert alone(torch.ones(1), torch.ones(1), 1e-8).tolist() == [0.0]
+    with pytest.raises(ValueError, match="loss masks of all ranks are empty"):
+        alone(torch.ones(2), torch.zeros(2), 1e-8)
+
+
+@pytest.mark.parametrize("sharing", [1, 2])
+def test_only_where_ranks_share_sequences_something_was_off(sharing: int) -> None:
+    whiten_over_cp.EFFECT.clear()
+    whiten = over_all(lambda _sums: None, lambda: sharing, whiten_over_cp.EFFECT)
+    assert whiten(torch.tensor([1.0, 3.0]), torch.ones(2)).sum() == 0
+    assert whiten_over_cp.EFFECT.read() == {"calls": 1, "changed": sharing - 1, "empty": 0}
+
+
+# -- a function over the names of its module, a few of which are others ------------------------------------
+
+SOURCE = """
+factor, more = 2, 1
+
+def scaled(value, times=3, *, plus=4):
+    return value * times * factor + plus * more
+
+def through(value):
+    return scaled(value)
+"""
+
+
+@pytest.fixture
+def module() -> Any:
+    made = ModuleType("upstream")
+    exec(SOURCE, made.__dict__)  # noqa: S102 -- the text above
+    return made
+
+
+def test_it_has_other_names_and_the_defaults_of_the_original(module: Any) -> None:
+    assert rebound(module.scaled, module, factor=10)(5) == 5 * 3 * 10 + 4
+    assert rebound(module.scaled, module, factor=10)(5, 1, plus=0) == 50
+
+
+def test_the_module_and_its_other_functions_keep_theirs(module: Any) -> None:
+    assert rebound(module.through, module, factor=10)(5) == module.scaled(5) == 34
+
+
+def test_what_others_have_replaced_in_the_module_is_seen(module: Any) -> None:
+    own = rebound(module.scaled, module, factor=10)
+    module.more = 100  # also after the patch was put in place
+    assert own(5) == 5 * 3 * 10 + 400

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import slime_step
+from command_line import git
 from slime_step_cases import Case
 
 from demos import slime as demo
@@ -130,13 +130,6 @@ def test_commits_come_from_the_network_without_their_history(
 ) -> None:
     host = tmp_path / "host/THUDM/slime"
     host.mkdir(parents=True)
-    who = ["-c", "user.name=tests", "-c", "user.email=tests@localhost", "-c", "tag.gpgSign=false"]
-
-    def git(folder: Path, *arguments: str) -> str:
-        command = ["git", *who, "-C", str(folder), *arguments]
-        done = subprocess.run(command, check=True, capture_output=True, timeout=60, text=True)
-        return done.stdout
-
     git(host, "init", "--quiet")
     for release in slime_images.RELEASES:
         (host / "train.py").write_text(release)
@@ -148,7 +141,7 @@ def test_commits_come_from_the_network_without_their_history(
     monkeypatch.setenv("SLIME_REPO", "")  # which is put back, whatever it is set to
     assert slime_images.script("v0.2.4") == b"v0.2.4"
     got = slime_images.from_network("slime")
-    assert git(got, "log", "--format=%s", "v0.3.1") == "v0.3.1\n"
+    assert git(got, "log", "--format=%s", "v0.3.1") == "v0.3.1"
     monkeypatch.setattr(slime_images, "HOST", f"file://{tmp_path}/nowhere")
     with pytest.raises(FetchError, match="let MEGATRON_REPO name a clone of it"):
         slime_images.from_network("megatron")

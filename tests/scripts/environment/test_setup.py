@@ -8,9 +8,18 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from fake_upstream import write_files
 from threads import at_once
 
 from environment import setup
+
+#: What an installation depends on.
+FILES = {
+    "scripts/environment/requirements.lock": "torch==1.0\nuv==1\n",
+    "pyproject.toml": "[project]\nname = 'x'\n",
+    "overlay/_version.py": "__version__ = '0'\n",
+    "startup/overlay-startup.pth": "import overlay\n",
+}
 
 
 class Checkout(setup.Layout):
@@ -18,14 +27,7 @@ class Checkout(setup.Layout):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        for name, text in {
-            "scripts/environment/requirements.lock": "torch==1.0\nuv==1\n",
-            "pyproject.toml": "[project]\nname = 'x'\n",
-            "overlay/_version.py": "__version__ = '0'\n",
-            "startup/overlay-startup.pth": "import overlay\n",
-        }.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text)
+        write_files(root, FILES)
         self.uv()
 
     def uv(self, installing: str = "") -> None:
@@ -62,15 +64,7 @@ def test_the_second_call_starts_no_tool(checkout: Checkout) -> None:
     assert checkout.told() == []
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        "scripts/environment/requirements.lock",
-        "pyproject.toml",
-        "overlay/_version.py",
-        "startup/overlay-startup.pth",
-    ],
-)
+@pytest.mark.parametrize("changed", FILES)
 def test_a_changed_file_installs_again(checkout: Checkout, changed: str) -> None:
     setup.ensure(checkout)
     checkout.told()
@@ -121,9 +115,7 @@ def test_an_installation_that_was_killed_costs_the_environment_and_one_that_fail
         checkout.requirements.write_text("another==1\nuv==1\n")
 
 
-def test_a_missing_python_is_a_message_that_says_what_to_install(
-    checkout: Checkout,
-) -> None:
+def test_a_missing_python_is_a_message_that_says_what_to_install(checkout: Checkout) -> None:
     (checkout.cache / "uv==1/bin/uv").write_text("#!/bin/sh\nexit 2\n")
     with pytest.raises(setup.SetupError, match=r"CPython 3\.11 is needed, .*`apt-get install python3\.11`"):
         setup.ensure(checkout)

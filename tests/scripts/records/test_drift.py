@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import git
 from fake_upstream import MemoryTree
 
 from overlay.desk.prove.rows import row_of
@@ -34,12 +33,7 @@ class History:
 
     def git(self, *command: str, day: float = 0) -> str:
         stamp = f"{int(START + day * DAY)} +0000"
-        who = {f"GIT_{role}_{what}": "t@t" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        dates = {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}
-        asked = ["git", "-C", str(self.folder), *command]
-        env = {**os.environ, **who, **dates}
-        done = subprocess.run(asked, capture_output=True, text=True, check=True, env=env)
-        return done.stdout.strip()
+        return git(self.folder, *command, GIT_AUTHOR_DATE=stamp, GIT_COMMITTER_DATE=stamp)
 
     def commit(self, day: float, **files: str | None) -> str:
         for name, text in files.items():
@@ -63,9 +57,7 @@ PATCH = Patch(
     targets=one_target(
         LIB,
         variant(
-            "1",
-            replaced("lib.core:f", lambda old, _: old),
-            Calls(site="lib.core:g", callee="f", last=True),
+            "1", replaced("lib.core:f", lambda old, _: old), Calls(site="lib.core:g", callee="f", last=True)
         ),
     ),
 )
@@ -224,10 +216,7 @@ def test_bad_usage_is_exit_code_2(arguments: list[str]) -> None:
 
 
 def test_a_bundle_will_do(
-    history: History,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLIME_REPO", "")
     monkeypatch.setattr(git_sources, "CLONES", tmp_path / "clones")

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from fake_upstream import write_files
 
 from overlay.source.registry import load_patches
 from records import launches
@@ -25,9 +26,7 @@ def test_commands_and_what_they_reach_are_found(tmp_path: Path) -> None:
         "up/hook.py": "", "train.py": "ROLLOUT = 'up.hook.generate'",
         "run.sh": "ENTRY='-m up.run'\ntorchrun --x \\\n ./train.py\npython3 -m up.tool\n# see up/lost.py\n",
     }  # fmt: skip
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path, files)
     known = launches.modules(tmp_path)
     run, settings = launches.commands(tmp_path, known)
     assert run == {"up.run": 1, "train": 1, "up.tool.__main__": 1}

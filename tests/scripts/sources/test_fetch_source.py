@@ -6,12 +6,13 @@ import contextlib
 import io
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
 import pytest
+from command_line import git
+from fake_upstream import write_files
 
 from records import fetch as fetching
 from sources import git_sources, releases
@@ -33,33 +34,19 @@ DIFF = """--- a/megatron/core/it.py
 """
 
 
-def git(repo: Path, *arguments: str) -> str:
-    who = ["-c", "user.name=tests", "-c", "user.email=tests@localhost", "-c", "tag.gpgSign=false"]
-    command = ["git", *who, "-C", str(repo), *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, timeout=60, text=True)
-    return done.stdout.strip()
-
-
-def write(repo: Path, **files: str) -> None:
-    for name, text in files.items():
-        path = repo / name.replace("__", "/").replace("_py", ".py").replace("_patch", ".patch")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
     """A repository with a tag v0.2.4, and a branch of that name which says something else."""
     repo = tmp_path / "repo"
-    write(repo, slime__data_py="VALUE = 1\n", setup_py="", docker__it_patch=DIFF, docker__off_patch="")
-    write(repo, slime_plugins__it_py="VALUE = 1\n")
-    (repo / "docker/off.patch").write_text(DIFF.replace("-VALUE = 1", "-VALUE = 7"))
-    (repo / "docker/other.patch").write_text(DIFF.replace("/core/", "/training/"))
+    sources = dict.fromkeys(("slime/data.py", "slime_plugins/it.py"), "VALUE = 1\n")
+    off, other = DIFF.replace("-VALUE = 1", "-VALUE = 7"), DIFF.replace("/core/", "/training/")
+    diffs = {"docker/it.patch": DIFF, "docker/off.patch": off, "docker/other.patch": other}
+    write_files(repo, {**sources, **diffs, "setup.py": ""})
     git(repo, "init", "--quiet")
     git(repo, "add", ".")
     git(repo, "commit", "--quiet", "--message=one")
     git(repo, "tag", "v0.2.4")
-    write(repo, slime__data_py="VALUE = 2\n")
+    write_files(repo, {"slime/data.py": "VALUE = 2\n"})
     git(repo, "commit", "--quiet", "--all", "--message=two")
     git(repo, "branch", "v0.2.4")
     return repo
@@ -69,7 +56,7 @@ def repo(tmp_path: Path) -> Path:
 def megatron(tmp_path: Path) -> Path:
     """A bundle that has the tree of a commit, and not the commit."""
     repo = tmp_path / "megatron"
-    write(repo, megatron__core__it_py="VALUE = 1\n")
+    write_files(repo, {"megatron/core/it.py": "VALUE = 1\n"})
     git(repo, "init", "--quiet", "--initial-branch=at-0123abcde")
     git(repo, "add", ".")
     git(repo, "commit", "--quiet", "--message=the tree")
@@ -134,7 +121,7 @@ def test_a_bundle_is_as_good_as_a_repository(repo: Path, tmp_path: Path) -> None
     assert [(folder / "slime/data.py").read_text() for folder in found] == ["VALUE = 1\n", "VALUE = 2\n"]
     (clone,) = (tmp_path / "clones").iterdir()
     # What takes the place of a bundle is not taken for it.
-    write(repo, slime__data_py="VALUE = 3\n")
+    write_files(repo, {"slime/data.py": "VALUE = 3\n"})
     git(repo, "commit", "--quiet", "--all", "--message=three")
     git(repo, "bundle", "create", "../slime.bundle", "--all")
     newer = git(repo, "rev-parse", "HEAD")

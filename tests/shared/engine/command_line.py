@@ -33,6 +33,15 @@ def lives(pid: int) -> bool:
         return False
 
 
+def git(folder: Path, *words: str, **environ: str) -> str:
+    """Run git in a folder, as somebody, and return what it prints."""
+    who = {f"GIT_{role}_{what}": "t@t" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    command = ["git", "-c", "tag.gpgSign=false", "-C", str(folder), *words]
+    env = {**os.environ, **who, **environ}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=env)
+    return done.stdout.strip()
+
+
 def overlay(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run a command, and return how it ended."""
     return python("-m", "overlay", *words, seconds=120, **environ)

@@ -163,7 +163,6 @@ def look(site: str, adds: tuple[str, ...]) -> dict[str, Any]:
 def main(name: str) -> None:
     """Print what holds of the sites of one patch."""
     patch = load_patches()[name]
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "upstreams"))
     if name.startswith("slime."):
         from overlay.compat.slime_on_cpu import stand_in
 
@@ -174,13 +173,7 @@ def main(name: str) -> None:
         verl_imports.stand_in()
     alone = [] if name == "megatron.agreement" else ["-megatron.agreement"]
     overlay.enable([name, *patch.requires, *alone], strict=False)
-    modules = {
-        item.site.partition(":")[0]
-        for target in patch.targets
-        for variant in target.variants
-        for item in variant.replacements
-    }
-    for module in sorted(modules):
+    for module in sorted(patch.modules()):
         with contextlib.suppress(ImportError):  # a variant for another release
             importlib.import_module(module)
     (status,) = [status for status in overlay.status().patches if status.patch == name]

@@ -22,13 +22,8 @@ def policy_batch(
 ) -> Any:
     """Draw a batch of a policy. Responses are uneven, and of the first one no token counts.
 
-    Args:
-        draw: What to draw from.
-        log_probs: Of the policy, for the tokens of a sequence. The old policy, the reference and the teacher
-            are near it.
-        count: Sequences.
-        settings: verl's, of the batch.
-
+    `draw`: what to draw from. `log_probs`: of the policy, for the tokens of a sequence. The old policy, the
+    reference and the teacher are near it. `count`: sequences. `settings`: verl's, of the batch.
     """
     prompts = [draw.randint(1, 4) for _ in range(count)]
     responses = [draw.choice([1, 2, 3, draw.randint(4, 14)]) for _ in range(count)]
@@ -95,11 +90,8 @@ def by_verl(
 ) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
     """Return what verl's engine trains with in one process: the loss of each micro-batch, added up.
 
-    Args:
-        loss: The loss function, as the engine is given it.
-        micro_batches: The places of its sequences in the batch, and each micro-batch.
-        tokens: Tokens of the whole batch that count.
-
+    `loss`: the loss function, as the engine is given it. `micro_batches`: the places of its sequences in the
+    batch, and each micro-batch. `tokens`: tokens of the whole batch that count.
     """
 
     def added_up(per_sequence: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -123,9 +115,7 @@ def by_verl(
 def draws(given: Sequence[torch.Tensor] | None = None) -> Iterator[list[torch.Tensor]]:
     """Note what a loss draws, or give it what was drawn before.
 
-    Args:
-        given: What to give it.
-
+    `given`: what to give it.
     """
     seen: list[torch.Tensor] = []
     queue = list(given or ())

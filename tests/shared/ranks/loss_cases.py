@@ -19,7 +19,6 @@ from dynamic_cp_cases import Case
 from loss_batches import by_verl, dealt, draws, policy_batch
 from loss_kinds import BYPASSES, half, kinds, loss_of, mean_of_sequences, plain_sum
 from megatron.core import parallel_state as mpu
-from verl.trainer.ppo import core_algos
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine.megatron import transformer_impl
@@ -53,7 +52,6 @@ def cases(world: int) -> list[Case]:
         step = functools.partial(run, draw, None, mode="seq-mean-token-mean", batch_settings=by_tokens)
         found.append((f"planned, {name}", functools.partial(step, loss_mode=name)))
     found += [
-        ("registered", lambda: list(core_algos.POLICY_LOSS_REGISTRY)),
         ("evaluation", functools.partial(run, draw, 1, loss_mode="geo_mean", infer=True)),
         ("once for each micro-batch", functools.partial(_calls, draw)),
         ("random state", functools.partial(_random_state, draw)),
@@ -127,11 +125,7 @@ def run(
         value, reference = cpu_reference.loss_and_gradient(
             weights,
             batch["input_ids"].unbind(),
-            by_verl(
-                fresh(**meant),
-                made,
-                int(batch["loss_mask"].sum()),
-            ),
+            by_verl(fresh(**meant), made, int(batch["loss_mask"].sum())),
             heads=cpu_engine.HEADS,
             outputs=cpu_reference.log_probs_and_entropy,
         )

@@ -102,14 +102,9 @@ def ppo_by_another_name(config: Any, model_output: Any, data: Any, dp_group: Any
 
 #: Those that need no configuration.
 USERS: dict[str, Callable[..., Any]] = {
-    "mean": mean_of_sequences,
-    "scaled mean": scaled_mean,
-    "both": both,
-    "centred": centred,
-    "half": half,
-    "silent at first": silent_at_first,
-    "sum": plain_sum,
-}
+    "mean": mean_of_sequences, "scaled mean": scaled_mean, "both": both, "centred": centred, "half": half,
+    "silent at first": silent_at_first, "sum": plain_sum,
+}  # fmt: skip
 
 
 # --- all of them ---
@@ -156,17 +151,10 @@ def config_of(
     if correction is not None:
         object.__setattr__(policy_loss, "rollout_correction", correction)
     return ActorConfig(
-        strategy="megatron",
-        rollout_n=1,
-        ppo_micro_batch_size_per_gpu=1,
-        loss_agg_mode=mode,
-        loss_scale_factor=factor,
-        policy_loss=policy_loss,
-        entropy_coeff=entropy,
-        use_kl_loss=bool(kl),
-        kl_loss_coef=kl,
-        kl_loss_type="mse",
-    )
+        strategy="megatron", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=mode,
+        loss_scale_factor=factor, policy_loss=policy_loss, entropy_coeff=entropy, use_kl_loss=bool(kl),
+        kl_loss_coef=kl, kl_loss_type="mse",
+    )  # fmt: skip
 
 
 def loss_of(

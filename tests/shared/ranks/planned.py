@@ -20,12 +20,8 @@ def planned(
 ) -> Callable[[], Any]:
     """Return a case that runs under other plans, and says which sizes they had.
 
-    Args:
-        make: Gets the lengths of the sequences, the number of ranks and the tokens that a rank can hold.
-        run: What is run, and returns what it found.
-        arguments: For it.
-        settings: For it.
-
+    `make`: gets the lengths of the sequences, the number of ranks and the tokens that a rank can hold. `run`:
+    what is run, and returns what it found. `arguments`: for it. `settings`: for it.
     """
 
     def case() -> Any:

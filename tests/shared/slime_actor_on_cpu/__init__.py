@@ -40,9 +40,7 @@ PACKAGES = ("sglang", "sglang_router", "torch_memory_saver")
 def prepare(*, ray: bool = False) -> None:
     """Put all stand-ins in place, once, in the thread in which the actor will run.
 
-    Args:
-        ray: Whether there is a real Ray, whose object store and GPU ids are then left alone.
-
+    `ray`: whether there is a real Ray, whose object store and GPU ids are then left alone.
     """
     # Megatron compiles its activations. Nothing that is looked at here depends on that.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"

@@ -35,19 +35,12 @@ def write_model(folder: Path, sizes: Sizes) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     config = {
-        "model_type": "qwen3",
-        "architectures": ["Qwen3ForCausalLM"],
-        "vocab_size": sizes.vocabulary,
-        "hidden_size": sizes.hidden,
-        "intermediate_size": sizes.feed_forward,
-        "num_hidden_layers": sizes.layers,
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.groups,
-        "head_dim": sizes.head,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-    }
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": sizes.vocabulary,
+        "hidden_size": sizes.hidden, "intermediate_size": sizes.feed_forward,
+        "num_hidden_layers": sizes.layers, "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.groups, "head_dim": sizes.head, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "tie_word_embeddings": False,
+    }  # fmt: skip
     words = {f"w{number}": number for number in range(sizes.vocabulary)}
     tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0", "eos_token": "w1"}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -58,43 +51,20 @@ def write_model(folder: Path, sizes: Sizes) -> None:
 def command_line(folder: Path, sizes: Sizes, ranks: int, *more: object) -> list[str]:
     """Return the arguments of slime's `train.py`.
 
-    Args:
-        folder: Of the model (`write_model`).
-        sizes: Those of the model.
-        ranks: Of the actor, and of the critic if there is one.
-        more: What the job sets besides, which comes last and so wins.
-
+    `folder`: of the model (`write_model`). `sizes`: those of the model. `ranks`: of the actor, and of the
+    critic if there is one. `more`: what the job sets besides, which comes last and so wins.
     """
     settings: dict[str, object] = {
-        "hf-checkpoint": folder,
-        "load": folder,
-        "ref-load": folder,
-        "actor-num-nodes": 1,
-        "actor-num-gpus-per-node": ranks,
-        "rollout-num-gpus": 0,
-        "num-gpus-per-node": ranks,
-        "num-rollout": 1,
-        "rollout-max-response-len": 4096,
-        "num-layers": sizes.layers,
-        "hidden-size": sizes.hidden,
-        "ffn-hidden-size": sizes.feed_forward,
-        "num-attention-heads": sizes.heads,
-        "num-query-groups": sizes.groups,
-        "kv-channels": sizes.head,
-        "vocab-size": sizes.vocabulary,
-        "make-vocab-size-divisible-by": 1,
-        "normalization": "RMSNorm",
-        "norm-epsilon": 1e-5,
-        "position-embedding-type": "rope",
-        "rotary-base": 10000,
-        "attention-dropout": 0,
-        "hidden-dropout": 0,
-        "transformer-impl": "local",
-        "cp-comm-type": "all_gather",
-        "lr": 1e-6,
-        "weight-decay": 0,
+        "hf-checkpoint": folder, "load": folder, "ref-load": folder, "actor-num-nodes": 1,
+        "actor-num-gpus-per-node": ranks, "rollout-num-gpus": 0, "num-gpus-per-node": ranks, "num-rollout": 1,
+        "rollout-max-response-len": 4096, "num-layers": sizes.layers, "hidden-size": sizes.hidden,
+        "ffn-hidden-size": sizes.feed_forward, "num-attention-heads": sizes.heads,
+        "num-query-groups": sizes.groups, "kv-channels": sizes.head, "vocab-size": sizes.vocabulary,
+        "make-vocab-size-divisible-by": 1, "normalization": "RMSNorm", "norm-epsilon": 1e-5,
+        "position-embedding-type": "rope", "rotary-base": 10000, "attention-dropout": 0, "hidden-dropout": 0,
+        "transformer-impl": "local", "cp-comm-type": "all_gather", "lr": 1e-6, "weight-decay": 0,
         "data-pad-size-multiplier": 4,
-    }
+    }  # fmt: skip
     flags = (
         "debug-train-only",
         "group-query-attention",
@@ -118,11 +88,8 @@ def command_line(folder: Path, sizes: Sizes, ranks: int, *more: object) -> list[
 def parse(line: Sequence[str], *, timeout: float = 600.0, exact: bool = True) -> Any:
     """Return the arguments as slime's `train.py` has them, but in float32.
 
-    Args:
-        line: The command line.
-        timeout: Seconds that a collective waits for the other ranks.
-        exact: Whether it is to be float32. Else it is the bfloat16 that slime sets, whatever is asked for.
-
+    `line`: the command line. `timeout`: seconds that a collective waits for the other ranks. `exact`: whether
+    it is to be float32. Else it is the bfloat16 that slime sets, whatever is asked for.
     """
     import torch
     from slime.utils.arguments import parse_args

@@ -21,22 +21,9 @@ class Reference:
 
 
 def replace() -> None:
-    """Replace `ray.put`, `ray.get` and `ray.get_gpu_ids`."""
+    """Replace `ray.put`, `ray.get` and `ray.get_gpu_ids`: the CPU stands in for the first GPU."""
     import ray
 
-    vars(ray).update(put=put, get=get, get_gpu_ids=get_gpu_ids)
-
-
-def put(value: object, **_options: object) -> Reference:
-    """Return a reference to a copy of `value`."""
-    return Reference(value)
-
-
-def get(reference: Reference) -> Any:
-    """Return a copy of what was put."""
-    return reference.get()
-
-
-def get_gpu_ids() -> list[int]:
-    """Return the ids of the GPUs of this process: the first, which the CPU stands in for."""
-    return [0]
+    vars(ray).update(
+        put=lambda value, **_options: Reference(value), get=Reference.get, get_gpu_ids=lambda: [0]
+    )

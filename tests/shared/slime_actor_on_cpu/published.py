@@ -26,10 +26,7 @@ _UPDATERS = "slime.backends.megatron_utils.update_weight"
 def publish(actor: Any, way: str) -> dict[str, torch.Tensor]:
     """Let an actor update the weights of its engines, and return what it has sent, by Megatron's names.
 
-    Args:
-        actor: Has been initialised.
-        way: "nccl", "disk" or "tensor", which its arguments ask for.
-
+    `actor`: has been initialised. `way`: "nccl", "disk" or "tensor", which its arguments ask for.
     """
     import ray
 
@@ -85,11 +82,8 @@ def error(actor: Any, way: str) -> float:
 def errors_of_rollouts(actor: Any, script: Path, handed: Any) -> list[float]:
     """Let a script of slime's train, and return of each rollout the `error` of the weights that generate it.
 
-    Args:
-        actor: Has been initialised, publishes over NCCL, and doesn't learn.
-        script: `train.py` or `train_async.py`.
-        handed: What each rollout gives to the data parallel ranks.
-
+    `actor`: has been initialised, publishes over NCCL, and doesn't learn. `script`: `train.py` or
+    `train_async.py`. `handed`: what each rollout gives to the data parallel ranks.
     """
     has: dict[str, torch.Tensor] = {}
     found: list[float] = []

@@ -60,12 +60,8 @@ def shapes(sizes: Sizes, role: str) -> dict[str, tuple[int, ...]]:
 def reference(args: Any, sizes: Sizes, role: str, data: dict[str, Any]) -> Reference:
     """Return what a step of the actor or of the critic has to find.
 
-    Args:
-        args: The arguments of the job. Known are GRPO, with the KL loss `k2`, and the critic of PPO.
-        sizes: Those of the model.
-        role: "actor" or "critic".
-        data: All samples (`rollouts.samples`).
-
+    `args`: the arguments of the job. Known are GRPO, with the KL loss `k2`, and the critic of PPO. `sizes`:
+    those of the model. `role`: "actor" or "critic". `data`: all samples (`rollouts.samples`).
     """
     more = args.use_tis, args.use_opd, args.use_opsm, args.calculate_per_token_loss
     known = args.kl_coef == 0 and not any(more)
@@ -148,12 +144,8 @@ def policy_loss(
 ) -> torch.Tensor:
     """Return the loss of each token of a response: clipped on one side, and on the other if the job does.
 
-    Args:
-        args: The arguments of the job.
-        outputs: [2, tokens], log-probabilities and entropies.
-        old: [tokens], the log-probabilities that ratios are of.
-        advantages: [tokens].
-
+    `args`: the arguments of the job. `outputs`: [2, tokens], log-probabilities and entropies. `old`:
+    [tokens], the log-probabilities that ratios are of. `advantages`: [tokens].
     """
     log_probs, entropies = outputs
     ratio = (log_probs - old).exp()

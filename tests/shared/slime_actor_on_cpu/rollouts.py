@@ -50,11 +50,8 @@ def samples(
 def references(args: Any, parallel: dict[str, Any], data: dict[str, Any]) -> list[Any]:
     """Return what each data parallel rank is handed: references into the object store.
 
-    Args:
-        args: The arguments of the job.
-        parallel: `train_parallel_config` of an actor.
-        data: The samples, `samples` for one.
-
+    `args`: the arguments of the job. `parallel`: `train_parallel_config` of an actor. `data`: the samples,
+    `samples` for one.
     """
     from slime.ray.rollout import RolloutManager
 

@@ -46,9 +46,7 @@ class Watched:
     def step(self, *, memory: bool = False) -> Iterator[None]:
         """Watch the step that is taken for as long as this lasts.
 
-        Args:
-            memory: Whether to count bytes, which takes a look at each operation.
-
+        `memory`: whether to count bytes, which takes a look at each operation.
         """
         from slime.backends.megatron_utils import actor, model
 

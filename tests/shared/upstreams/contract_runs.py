@@ -42,10 +42,7 @@ def forked(work: Callable[[], str], seconds: float) -> tuple[str, str]:
 
     Whatever is left of its process group is killed. This process must have no threads that hold a lock.
 
-    Args:
-        work: Returns what is wrong, empty if nothing is.
-        seconds: Until it is killed.
-
+    `work`: returns what is wrong, empty if nothing is. `seconds`: until it is killed.
     """
     context = get_context("fork")
     reader, writer = context.Pipe(duplex=False)

@@ -27,25 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 #: What takes long to import and belongs to no image.
 BEFORE = (
-    *(
-        "torch",
-        "torch._dynamo",
-        "torch.distributed.nn",
-        "torch.distributed.checkpoint",
-        "torch.distributed.fsdp",
-    ),
-    *(
-        "torch.utils.tensorboard",
-        "ray",
-        "tensordict",
-        "transformers",
-        "pandas",
-        "wandb",
-        "peft",
-        "hydra",
-        "setuptools",
-    ),
-)
+    "torch", "torch._dynamo", "torch.distributed.nn", "torch.distributed.checkpoint",
+    "torch.distributed.fsdp", "torch.utils.tensorboard", "ray", "tensordict", "transformers", "pandas",
+    "wandb", "peft", "hydra", "setuptools",
+)  # fmt: skip
 
 
 def modules(plan: Any) -> list[str]:
@@ -133,9 +118,8 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
         def agree(*_: Any) -> None:
             compared.append(parallel_state.model_parallel_is_initialized())
 
-        ours.is_distributed = lambda: (
-            True
-        )  # of one rank there is nothing to compare, and this asks whether it would
+        # Of one rank there is nothing to compare, and this asks whether it would.
+        ours.is_distributed = lambda: True
         overlay.agree = agree  # type: ignore[assignment]
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
         parallel_state.initialize_model_parallel()

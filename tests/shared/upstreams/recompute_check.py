@@ -33,9 +33,7 @@ SEQUENCES, HIDDEN, EXPERTS = 2, 32, 4
 class Storages(TorchDispatchMode):
     """Remember every storage that an operation returns, without keeping it, to count what is left of them.
 
-    Args:
-        given: Tensors that are there before and after, and do not count.
-
+    `given`: tensors that are there before and after, and do not count.
     """
 
     def __init__(self, given: Iterable[torch.Tensor]) -> None:
@@ -127,22 +125,12 @@ def moe_layer(dispatcher: str) -> Any:
 
     torch.manual_seed(1)
     config = TransformerConfig(
-        num_layers=1,
-        hidden_size=HIDDEN,
-        num_attention_heads=2,
-        ffn_hidden_size=4 * HIDDEN,
-        moe_ffn_hidden_size=4 * HIDDEN,
-        num_moe_experts=EXPERTS,
-        moe_router_topk=2,
-        moe_token_dispatcher_type=dispatcher,
-        moe_router_load_balancing_type="aux_loss",
-        moe_aux_loss_coeff=0.01,
-        add_bias_linear=False,
-        gated_linear_unit=True,
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
-        use_cpu_initialization=True,
-    )
+        num_layers=1, hidden_size=HIDDEN, num_attention_heads=2, ffn_hidden_size=4 * HIDDEN,
+        moe_ffn_hidden_size=4 * HIDDEN, num_moe_experts=EXPERTS, moe_router_topk=2,
+        moe_token_dispatcher_type=dispatcher, moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=0.01, add_bias_linear=False, gated_linear_unit=True, attention_dropout=0.0,
+        hidden_dropout=0.0, use_cpu_initialization=True,
+    )  # fmt: skip
     spec = get_gpt_layer_local_spec(num_experts=EXPERTS, moe_grouped_gemm=False)
     return build_module(spec, config=config, layer_number=1)
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 from checks import UPSTREAMS
-
-from overlay.compat.ranks.launcher import run_cases
+from listed_sources import Listed
+from rank_rows import run_once
 
 #: The commit of the fork, and its release on the package index, among revisions of slime.
 MILES, MILES_RL = "31f1ca961", "0.0.2"
@@ -21,32 +18,19 @@ _FORKS = {MILES: "miles", MILES_RL: "miles-rl"}
 
 
 @pytest.fixture
-def folder(revision: str, listed: Callable[[str], Path]) -> Path:
+def folder(revision: str, listed: Listed) -> Path:
     """Return the folder of the revision that the test is parametrised with."""
     return listed(f"{_FORKS.get(revision, 'slime')}=={revision}")
 
 
-@functools.cache
 def on_ranks(folder: Path, module: str, *patches: str) -> dict[str, list[Any]]:
     """Return what the ranks found in the cases of a module of `checks.UPSTREAMS`, which run once.
 
-    Args:
-        folder: Of the slime.
-        module: As `megatron_main` has it.
-        patches: Names without the project.
-
+    `folder`: of the slime. `module`: as `megatron_main` has it. `patches`: names without the project.
     """
     project = folder.name.partition("-")[0]
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        mock.patch.dict(os.environ, {"SLIME_FORK": project} if project == "miles" else {}),
-    ):
-        return run_cases(
-            4,
-            UPSTREAMS / f"{module}.py",
-            Path(scratch),
-            timeout=300,
-            program="megatron_main.py",
+    with mock.patch.dict(os.environ, {"SLIME_FORK": project} if project == "miles" else {}):
+        return run_once(
+            4, UPSTREAMS / f"{module}.py", timeout=300, program="megatron_main.py", release=folder,
             patches=",".join(f"{project}.{name}" for name in patches),
-            release=folder,
-        )
+        )  # fmt: skip

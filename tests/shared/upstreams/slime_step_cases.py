@@ -121,68 +121,41 @@ _EXPERTS = (
 
 _PPO = ("--advantage-estimator", "ppo", "--num-critic-only-steps", "1", "--lambd", "0.9")
 
+# fmt: off
 CASES: tuple[Case, ...] = (
     Case(
-        "advantages normalised, CP 2",
-        _both("wrong"),
-        _MIXED,
-        shows=("slime.whiten-over-cp",),
-        settings=(*_NORMALISED, *_CP2),
+        "advantages normalised, CP 2", _both("wrong"), _MIXED,
+        shows=("slime.whiten-over-cp",), settings=(*_NORMALISED, *_CP2),
     ),
     Case(
-        "a rank has no token, DP 2, CP 2",
-        _both("hangs"),
-        _ONE_WITHOUT,
-        shows=("slime.whiten-over-cp",),
-        settings=(*_NORMALISED, *_CP2),
-        ranks=4,
-        timeout=20,
+        "a rank has no token, DP 2, CP 2", _both("hangs"), _ONE_WITHOUT,
+        shows=("slime.whiten-over-cp",), settings=(*_NORMALISED, *_CP2), ranks=4, timeout=20,
     ),
     Case(
-        "rewards near 3,000, DP 2",
-        _both("NaN", "wrong"),
-        _MIXED,
-        shows=("slime.whiten-over-cp",),
-        settings=_NORMALISED,
-        rewards=(3000.0, 0.05),
+        "rewards near 3,000, DP 2", _both("NaN", "wrong"), _MIXED,
+        shows=("slime.whiten-over-cp",), settings=_NORMALISED, rewards=(3000.0, 0.05),
     ),
     Case(
-        "budget of 120, PP 2, VPP 2",
-        {"v0.2.4": ("over budget",), "v0.3.1": ("right",)},
+        "budget of 120, PP 2, VPP 2", {"v0.2.4": ("over budget",), "v0.3.1": ("right",)},
         _halves(70, 60, 50, 45, 40, 38, 30),
-        shows=("slime.vpp-ceiling",),
-        settings=_VIRTUAL,
-        budget=120,
-        sizes=_FOUR_LAYERS,
+        shows=("slime.vpp-ceiling",), settings=_VIRTUAL, budget=120, sizes=_FOUR_LAYERS,
     ),
     Case(
-        "one micro-batch would do, PP 2, VPP 2",
-        {"v0.2.4": ("crashes: ValueError",), "v0.3.1": ("right",)},
+        "one micro-batch would do, PP 2, VPP 2", {"v0.2.4": ("crashes: ValueError",), "v0.3.1": ("right",)},
         _halves(30, 25, 28, 20),
-        shows=("slime.vpp-ceiling",),
-        settings=_VIRTUAL,
-        budget=120,
-        sizes=_FOUR_LAYERS,
+        shows=("slime.vpp-ceiling",), settings=_VIRTUAL, budget=120, sizes=_FOUR_LAYERS,
     ),
     Case(
-        "balanced by tokens, DP 2",
-        {"v0.2.4": ("over budget",), "v0.3.1": ("right",)},
-        _UNEVEN,
+        "balanced by tokens, DP 2", {"v0.2.4": ("over budget",), "v0.3.1": ("right",)}, _UNEVEN,
         shows=("slime.capped-partitions",),
     ),
     Case(
-        "--balance-by-flops, DP 2",
-        {"v0.3.1": ("over budget",)},
-        _EVEN,
-        shows=("slime.capped-partitions",),
-        settings=("--balance-by-flops",),
+        "--balance-by-flops, DP 2", {"v0.3.1": ("over budget",)}, _EVEN,
+        shows=("slime.capped-partitions",), settings=("--balance-by-flops",),
     ),
     Case(
-        "Megatron's own cross entropy, DP 2",
-        {"v0.2.4": ("wrong",), "v0.3.1": ("right",)},
-        _MIXED,
-        shows=("slime.loss-memory",),
-        rounded=True,
+        "Megatron's own cross entropy, DP 2", {"v0.2.4": ("wrong",), "v0.3.1": ("right",)}, _MIXED,
+        shows=("slime.loss-memory",), rounded=True,
     ),
     Case(
         "KL and entropy, TP 2, sequence parallel",
@@ -194,26 +167,18 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "a layer gathers all tokens, CP 2",
-        _both("wrong"),
-        _MIXED,
+        "a layer gathers all tokens, CP 2", _both("wrong"), _MIXED,
         shows=("slime.hf-attention-gradient",),
-        settings=(*_CP2, "--spec", "slime_actor_on_cpu.gathered", "layer_spec"),
-        sizes=Sizes(mixing=1),
+        settings=(*_CP2, "--spec", "slime_actor_on_cpu.gathered", "layer_spec"), sizes=Sizes(mixing=1),
     ),
     Case(
-        "old log-probs of the rollout, CP 2",
-        _both("right"),
-        _MIXED,
+        "old log-probs of the rollout, CP 2", _both("right"), _MIXED,
         settings=(*_CP2, "--use-rollout-logprobs", "--rollout-temperature", "0.8"),
     ),
     Case(
-        "no log-probs of the rollout, CP 2",
-        {"v0.2.4": ("right",), "v0.3.1": ("crashes: TypeError",)},
+        "no log-probs of the rollout, CP 2", {"v0.2.4": ("right",), "v0.3.1": ("crashes: TypeError",)},
         _MIXED,
-        shows=("slime.one-step-log-probs",),
-        settings=_CP2,
-        draw=_without_log_probs,
+        shows=("slime.one-step-log-probs",), settings=_CP2, draw=_without_log_probs,
     ),
     Case(
         "--eps-clip-c 1.5, DP 2",
@@ -224,49 +189,31 @@ CASES: tuple[Case, ...] = (
         rewards=(-1.0, 1.0),  # only a negative advantage is clipped from there
     ),
     Case(
-        "critic at temperature 0.8, DP 2",
-        {"v0.2.4": ("wrong",), "v0.3.1": ("right",)},
-        _MIXED,
-        shows=("slime.value-temperature",),
-        settings=(*_PPO, "--rollout-temperature", "0.8"),
-        role="critic",
+        "critic at temperature 0.8, DP 2", {"v0.2.4": ("wrong",), "v0.3.1": ("right",)}, _MIXED,
+        shows=("slime.value-temperature",), settings=(*_PPO, "--rollout-temperature", "0.8"), role="critic",
         masked=0.0,
     ),
     Case(
-        "critic with masked tokens, DP 2",
-        _both("wrong"),
-        _MIXED,
-        shows=("slime.masked-gae",),
-        select="slime.*, slime.masked-gae",
-        settings=_PPO,
-        role="critic",
+        "critic with masked tokens, DP 2", _both("wrong"), _MIXED,
+        shows=("slime.masked-gae",), select="slime.*, slime.masked-gae", settings=_PPO, role="critic",
     ),
     Case(
-        "critic of PPO, CP 2",
-        _both("right"),
+        "critic of PPO, CP 2", _both("right"),
         tuple((4 * length, 2 * length) for length in (3, 5, 8, 4, 6, 7, 9, 5)),
-        settings=(*_CP2, *_PPO),
-        role="critic",
-        masked=0.0,
+        settings=(*_CP2, *_PPO), role="critic", masked=0.0,
     ),
     # Of the first sample, the first rank has no token of the response, and so none for its reward.
     Case(
-        "critic with a short sample, CP 2",
-        _both("crashes: IndexError"),
+        "critic with a short sample, CP 2", _both("crashes: IndexError"),
         ((9, 4), (40, 17), (24, 15), (31, 9)),
-        shows=("slime.masked-gae", "slime.whiten-over-cp"),
-        select="slime.*, slime.masked-gae",
-        settings=(*_CP2, *_PPO, *_NORMALISED),
-        role="critic",
+        shows=("slime.masked-gae", "slime.whiten-over-cp"), select="slime.*, slime.masked-gae",
+        settings=(*_CP2, *_PPO, *_NORMALISED), role="critic",
     ),
     *(
         Case(
-            f"first weights with a reference, {way}, DP 2",
-            dict.fromkeys(releases, (verdict,)),
-            _MIXED,
+            f"first weights with a reference, {way}, DP 2", dict.fromkeys(releases, (verdict,)), _MIXED,
             shows=("slime.other-models",) if verdict == "wrong" else (),
-            settings=("--use-kl-loss", "--kl-loss-coef", "0.1", *settings),
-            publishes=way,
+            settings=("--use-kl-loss", "--kl-loss-coef", "0.1", *settings), publishes=way,
         )
         for way, verdict, releases, settings in (
             ("nccl", "wrong", ("v0.2.4", "v0.3.1"), ()),
@@ -277,34 +224,23 @@ CASES: tuple[Case, ...] = (
     # A step of size 0 leaves the actor as it was, so all rollouts are of the weights that it began with.
     *(
         Case(
-            f"rollouts of {script} with a reference, DP 2",
-            _both(f"wrong: {rollouts} of 2 rollouts"),
-            _MIXED,
+            f"rollouts of {script} with a reference, DP 2", _both(f"wrong: {rollouts} of 2 rollouts"), _MIXED,
             shows=("slime.other-models",),
             settings=("--use-kl-loss", "--kl-loss-coef", "0.1", "--num-rollout", "2", "--lr", "0"),
-            publishes="nccl",
-            script=script,
+            publishes="nccl", script=script,
         )
         for script, rollouts in (("train.py", 1), ("train_async.py", 2))
     ),
+    Case("experts, DP 2", _both("right"), _MIXED, settings=_EXPERTS, sizes=Sizes(experts=4)),
     Case(
-        "experts, DP 2",
-        _both("right"),
-        _MIXED,
-        settings=_EXPERTS,
-        sizes=Sizes(experts=4),
-    ),
-    Case(
-        "memory of the loss, DP 2",
-        _both("needs"),
+        "memory of the loss, DP 2", _both("needs"),
         tuple((length, length - 8) for length in (120, 110, 100, 90, 80, 60, 50, 30)),
-        shows=("slime.loss-memory",),
-        settings=("--entropy-coef", "0.01"),
-        budget=256,
+        shows=("slime.loss-memory",), settings=("--entropy-coef", "0.01"), budget=256,
         sizes=Sizes(layers=1, hidden=8, heads=2, groups=1, head=4, feed_forward=8, vocabulary=8192),
         memory=2.25,
     ),
 )
+# fmt: on
 #: Patches of slime that no step can show, and why.
 NOT_SHOWN = {
     "slime.fast-partitioner": "the partitions are the same, and only found sooner",
