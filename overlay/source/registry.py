@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 
 from overlay import log
 from overlay.errors import OverlayError, SelectionError, TrustError
@@ -149,10 +148,11 @@ def _rows_beside(project: str) -> list[Row]:
     if project not in _rows:
         from overlay.source.table import TABLE_FILE, read
 
-        rows: list[Row] = []
-        with suppress(OSError):
-            rows = read(os.path.join(next(iter(import_module(project).__path__), ""), TABLE_FILE))
-        _rows[project] = rows
+        path = os.path.join(next(iter(import_module(project).__path__), ""), TABLE_FILE)
+        try:
+            _rows[project] = read(path)
+        except OSError:
+            _rows[project] = []
     return _rows[project]
 
 
