@@ -90,6 +90,9 @@ def _write(level: str, message: str) -> None:
 
             stream = property(lambda _: sys.stderr, lambda *_: None)
 
+            def handleError(self, _: logging.LogRecord) -> None:  # noqa: N802 -- logging's name
+                """Ignore a stream that is closed: no import may fail of a line in a log."""
+
         logger.addHandler(StandardError())
         logger.setLevel(logging.DEBUG)
         logger.propagate = False

@@ -10,7 +10,7 @@ import os
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
-from overlay.launch.doctor import ask, interpreter_of, interpreter_of_ranks, on_path, refusal
+from overlay.launch.doctor import ask, interpreter_of, interpreter_of_ranks, on_path, path_of, refusal
 from overlay.model import settings
 from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
@@ -128,7 +128,10 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
         _check(environ)
     unpatched: dict[str, str] = {}
     # A script may start `python` or `python3`.
-    for interpreter in (*([known] if known else on_path(path)), *([ranks] if ranks else ())):
+    for interpreter in (
+        *([known] if known else on_path(path_of(words, environ))),
+        *([ranks] if ranks else ()),
+    ):
         why = ", because its Python would not be patched"
         try:
             answer = ask(interpreter, environ)

@@ -8,6 +8,7 @@ import site
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import takewhile
 from shutil import which
 
 from overlay import _version
@@ -32,6 +33,7 @@ _STARTERS = (
     "chrt", "env", "gdb", "ionice", "nice", "nohup", "numactl", "perf", "setsid", "stdbuf", "strace",
     "taskset", "time", "timeout",
 )  # fmt: skip
+_SHELLS = ("bash", "dash", "ksh", "sh", "zsh")
 
 
 class Interpreter(Record):
@@ -52,8 +54,8 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
         return None
     if _is_python(program):
         return Interpreter(path=program, options=_options(words[1:]))
-    named = _shebang(program)
-    if named:
+    named = _first_line(program)
+    if named and _is_python(named[0]):
         return interpreter_of(named, path)
     if os.path.basename(words[0]) in _STARTERS:
         for start in range(1, len(words)):
@@ -96,8 +98,32 @@ def _options(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _shebang(program: str) -> list[str]:
-    """Return the command that a script names in its first line, none if it names no Python."""
+def path_of(words: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Return the PATH by which a command finds programs: a login shell makes its own, and is asked for it."""
+    path = environ.get("PATH")
+    program = which(words[0], path=path) if words else None
+    if program is None:
+        return path
+    if os.path.basename(program) in _SHELLS:
+        options = takewhile(lambda word: word[:1] in ("-", "+"), words[1:])
+        if not any(word == "--login" or (word[:2] != "--" and "l" in word[1:]) for word in options):
+            return path
+        with suppress(OSError, subprocess.SubprocessError):  # then the command itself will say what is wrong
+            done = subprocess.run(
+                [program, "-lc", "printf '\\n%s' \"$PATH\""], env={**environ}, stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, errors="replace", timeout=60, check=True,
+            )  # fmt: skip
+            return done.stdout.rpartition("\n")[2]
+        return path
+    if os.path.basename(program) in _STARTERS:
+        shell = next((at for at, word in enumerate(words) if os.path.basename(word) in _SHELLS), len(words))
+        return path_of(words[shell:], environ)
+    named = _first_line(program)
+    return path_of(named, environ) if named and os.path.basename(named[0]) in _SHELLS else path
+
+
+def _first_line(program: str) -> list[str]:
+    """Return the command that a script names in its first line, none if it names none."""
     try:
         with open(program, "rb") as file:
             first, second = (os.fsdecode(file.readline(1024)) for _ in range(2))
@@ -110,7 +136,7 @@ def _shebang(program: str) -> list[str]:
             words = shlex.split(second.removeprefix("'''exec' "))[:1]
     if words and os.path.basename(words[0]) == "env":
         words = words[2 if words[1:2] == ["-S"] else 1 :]  # any other -S is Python's own
-    return words if words and _is_python(words[0]) else []
+    return words
 
 
 def on_path(path: str | None = None) -> tuple[Interpreter, ...]:

@@ -153,7 +153,7 @@ def pin(environ: Environ = os.environ) -> str:
 
     Raises `SelectionError` for a digest that is none.
     """
-    text = environ.get("OVERLAY_PIN", "").strip()
+    text = os.path.expanduser(environ.get("OVERLAY_PIN", "").strip())
     digest = text.removeprefix(DIGEST_PREFIX)
     if digest != text and (len(digest) != _PIN_DIGITS or not set(digest) <= set("0123456789abcdef")):
         what = f"{_PIN_DIGITS} hexadecimal digits after {DIGEST_PREFIX!r}"
@@ -163,13 +163,13 @@ def pin(environ: Environ = os.environ) -> str:
 
 def trust(environ: Environ = os.environ) -> str:
     """Return the path of the file of what was proven here, or nothing."""
-    return environ.get("OVERLAY_TRUST", "").strip()
+    return os.path.expanduser(environ.get("OVERLAY_TRUST", "").strip())
 
 
 def absolute_paths() -> dict[str, str]:
     """Return the variables of this process that hold a path, each as an absolute path."""
     paths = {"OVERLAY_PIN": pin(), "OVERLAY_TRUST": trust()}
-    paths["OVERLAY_LEDGER_DIR"] = os.environ.get("OVERLAY_LEDGER_DIR", "")
+    paths["OVERLAY_LEDGER_DIR"] = os.path.expanduser(os.environ.get("OVERLAY_LEDGER_DIR", ""))
     return {
         name: os.path.abspath(path)
         for name, path in paths.items()

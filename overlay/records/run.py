@@ -54,9 +54,9 @@ def begin() -> None:
     if os.environ.get("OVERLAY_LEDGER_DIR"):
         _folder = os.path.abspath(os.environ["OVERLAY_LEDGER_DIR"])
         _code = _digests()
-        import threading
-
-        threading.Thread(target=_watch, name="overlay-ledger", daemon=True).start()
+        _start_watching()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_start_watching)
 
 
 def end() -> None:
@@ -66,9 +66,8 @@ def end() -> None:
         if status is None or not status.patches:
             return
         is_fork = os.getpid() != _begun
-        reached = any(patch.effect is not None and patch.effect.reached for patch in status.patches)
-        if is_fork and not reached:
-            return  # nothing was done in it
+        if is_fork and not _did_something(status):
+            return
         if is_first():
             for line in lines(status, is_fork=is_fork):
                 log.info(line)
@@ -121,6 +120,16 @@ def _digests() -> dict[str, str]:
     return {}
 
 
+def _did_something(status: Status) -> bool:
+    return any(patch.effect is not None and patch.effect.reached for patch in status.patches)
+
+
+def _start_watching() -> None:
+    import threading
+
+    threading.Thread(target=_watch, name="overlay-ledger", daemon=True).start()
+
+
 def _watch() -> None:
     """Write the ledger again whenever figures may have changed, from a thread that nothing waits for."""
     import time
@@ -131,7 +140,7 @@ def _watch() -> None:
         pause = min(2 * pause, LAST)
         try:
             status = None if tell is None else tell()
-            if status is not None:
+            if status is not None and (os.getpid() == _begun or _did_something(status)):
                 _write(status, ended=False)
         except Exception as error:  # noqa: BLE001 -- no job may fail of its ledger
             log.debug(f"the ledger could not be written: {error!r}")

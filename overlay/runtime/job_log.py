@@ -101,6 +101,11 @@ class JobLog:
         if is_first() and log.heard("info"):
             os.environ[settings.SAID] = _name()
 
+    def _say_what_changed(self) -> None:
+        """Say what the job is run with again, if the path has since led to another upstream."""
+        if self._configuration:
+            self.say_configuration()
+
     def _speaker(self) -> str:
         """Return who else has said what the job is run with, empty if nobody has."""
         if self._is_fork and rank() is None:
@@ -112,6 +117,7 @@ class JobLog:
 
     def say_agreed(self, sentence: str) -> None:
         """Say, as the first of some ranks, that they agree: once, as long as the sentence is the same."""
+        self._say_what_changed()
         again = sentence == self._agreed
         self.clear()
         self._agreed = sentence
@@ -138,6 +144,7 @@ class JobLog:
             return
         if account is None:
             return
+        self._say_what_changed()
         mine = rank()
         who = "this process" if mine is None else f"rank {mine}"
         if self._differ:

@@ -176,6 +176,26 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
             assert f"not started, because the job is strict or pinned: {said}" in why
 
 
+@pytest.mark.parametrize(
+    "command", ["bash -l SCRIPT", "bash -elc SCRIPT", "nohup bash --login SCRIPT", "SCRIPT"]
+)
+def test_a_login_shell_is_asked_for_the_path_that_it_makes(
+    command: str, worksite: Venv, other: Venv, tmp_path: Path
+) -> None:
+    profile = tmp_path / ".bash_profile"
+    script = program(tmp_path / "run.sh", "#!/bin/bash -l\necho ran\n")
+    words = command.replace("SCRIPT", script).split()
+    for venv in (worksite, other):
+        profile.write_text(f"echo hello\nexport PATH={venv.on_path()['PATH']}\n")
+        if venv is worksite:
+            done = run(worksite, "--strict", *words, HOME=str(tmp_path))
+            assert (done.stdout.split()[-1], done.stderr) == ("ran", "")
+        else:
+            said = refused(worksite, "--strict", *words, HOME=str(tmp_path))
+            assert "and `python` on the PATH would run without patches" in said
+    assert "ran" in run(worksite, "--strict", "bash", script, HOME=str(tmp_path)).stdout
+
+
 def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:
     file = str(tmp_path / "overlay.lock")
     for chosen in ("acme/fakeup.scale,-megatron.agreement", "none", "all"):

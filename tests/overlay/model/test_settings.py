@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -130,6 +131,9 @@ def test_pin() -> None:
     assert settings.pin({}) == ""
     assert settings.pin({"OVERLAY_PIN": digest}) == digest
     assert settings.pin({"OVERLAY_PIN": " some/overlay.lock "}) == "some/overlay.lock"
+    # Nobody has expanded what comes from a file of variables.
+    assert settings.pin({"OVERLAY_PIN": "~/a.lock"}) == os.path.expanduser("~/a.lock")  # noqa: PTH111
+    assert settings.trust({"OVERLAY_TRUST": "~/t.json"}) == os.path.expanduser("~/t.json")  # noqa: PTH111
     for wrong in ("sha256:", f"sha256:{'0A' * 32}", digest[:-1], f"{digest}0"):
         with pytest.raises(SelectionError, match="64 hexadecimal digits"):
             settings.pin({"OVERLAY_PIN": wrong})

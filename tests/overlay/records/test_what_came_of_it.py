@@ -92,6 +92,7 @@ def start(program: Path, *words: str, cwd: Path | None = None, **variables: Any)
         env={**environ, **variables},
         cwd=cwd,
         text=True,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -231,6 +232,33 @@ def test_a_process_that_is_killed_leaves_what_was_written_last(program: Path, tm
     found = job.read(str(tmp_path / "job"))
     assert found.effects["up.doubled"][0].values == {"calls": 2, "changed": 1, "largest": 12}
     assert found.who(found.cut_short) == "rank 0"
+
+
+def test_a_fork_that_did_something_leaves_it_too(program: Path, tmp_path: Path) -> None:
+    """`multiprocessing` ends its forks without what is registered for the end of a process."""
+    forks = """
+import time
+pids = []
+for works in (True, False):
+    pids.append(os.fork())
+    if not pids[-1]:
+        up.double(12) if works else None
+        time.sleep(3600)
+print(*pids, flush=True)
+sys.stdin.read()
+"""
+    program.write_text("import overlay.records.run as r; r.FIRST = 0.2\n" + program.read_text())
+    process = start(program, "", forks, OVERLAY_LEDGER_DIR=str(tmp_path / "job"))
+    assert process.stdout is not None
+    pids = [int(word) for word in process.stdout.readline().split()]
+    while not [path for path in tmp_path.glob("job/process-*") if '"calls": 1' in path.read_text()]:
+        time.sleep(0.05)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    found = job.read(str(tmp_path / "job"))
+    assert found.effects["up.doubled"] == (found.effects["up.doubled"][0], 1)
+    assert found.who(found.cut_short) == f"process {pids[0]} on {os.uname().nodename} (no rank)"
 
 
 @pytest.mark.parametrize("place", ["/proc/no/such", "file"])

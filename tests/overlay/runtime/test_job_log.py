@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -194,6 +195,25 @@ def test_ranks_that_agree_are_one_line_and_nothing_is_said_alone(job: Job) -> No
     assert job.said() == [INTRODUCED, "overlay: 2 ranks agree: 1 applied"]
     one.say_agreed("2 ranks agree: 2 applied")
     assert job.said() == ["overlay: 2 ranks agree: 2 applied"]
+
+
+def test_what_the_job_is_run_with_is_said_again_if_it_has_changed(job: Job) -> None:
+    # The script may put another upstream first on the path, once the first module is there.
+    versions = ["1", "1", "2"]
+    one = JobLog(lambda: f"with {versions.pop(0)}", Account)  # type: ignore[arg-type]
+    one.first_module()
+    one.say_agreed("2 ranks agree: 1 applied")
+    one.say_agreed("2 ranks agree: 1 refused")
+    agree = [f"overlay: 2 ranks agree: 1 {word}" for word in ("applied", "refused")]
+    assert job.said() == ["overlay: with 1", agree[0], "overlay: with 2", agree[1]]
+
+
+def test_a_closed_stream_stops_nothing(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(logging.getLogger("overlay"), "handlers", [])
+    with monkeypatch.context() as patch:
+        with (tmp_path / "log.txt").open("w") as stream:
+            patch.setattr(sys, "stderr", stream)
+        job.process().first_module()
 
 
 def test_what_comes_after_that_is_news(job: Job) -> None:
