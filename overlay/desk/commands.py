@@ -11,7 +11,6 @@ from overlay.desk.audit import text as audits
 from overlay.desk.audit.audit import make_audit, read_settings
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_selection, add_sites, folder, say, show
 from overlay.errors import OverlayError, SelectionError
-from overlay.launch.doctor import examine
 from overlay.model import settings, text
 from overlay.source.decide import sites_in
 from overlay.source.source import InstalledTree
@@ -147,6 +146,8 @@ def _explain_defect(engine: Engine, audit: Audit, arguments: argparse.Namespace)
 
 
 def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.launch.doctor import examine
+
     found = examine(engine)
     show(arguments, found.to_dict(), lambda: checkup_text(found))
     return EXIT_OK if found.armed else EXIT_LOUD
