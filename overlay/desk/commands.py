@@ -7,11 +7,9 @@ from collections import Counter
 from contextlib import suppress
 
 from overlay.defect import HARMS
-from overlay.desk.audit import text as audits
 from overlay.desk.audit.audit import make_audit, read_settings
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_selection, add_sites, folder, say, show
 from overlay.errors import OverlayError, SelectionError
-from overlay.launch.doctor import examine
 from overlay.model import settings, text
 from overlay.source.decide import sites_in
 from overlay.source.source import InstalledTree
@@ -98,6 +96,8 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.desk.audit.text import screen
+
     sites = [*arguments.path, *(arguments.site or ())]
     tree = InstalledTree(sites or None)
     given = read_settings(arguments.settings, tree) if arguments.settings else None
@@ -108,7 +108,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     audit = make_audit(engine, plan, tree, selected=selected, settings=given, harms=arguments.harm or ())
     if arguments.explain:
         return _explain_defect(engine, audit, arguments)
-    show(arguments, audit.to_dict(), lambda: audits.screen(audit))
+    show(arguments, audit.to_dict(), lambda: screen(audit))
     _remark(tree, engine.known().values())
     if not audit.installed:
         return _say_no_upstream(sites)
@@ -132,6 +132,8 @@ def _say_no_upstream(sites: Sequence[str]) -> int:
 
 
 def _explain_defect(engine: Engine, audit: Audit, arguments: argparse.Namespace) -> int:
+    from overlay.desk.audit.text import explanation as defect_text
+
     name = arguments.explain
     if name in engine.known():
         fixes = [one for one in sorted(audit.defects) if audit.defects[one].patch == name]
@@ -142,11 +144,13 @@ def _explain_defect(engine: Engine, audit: Audit, arguments: argparse.Namespace)
         raise SelectionError(f"there is no defect {name!r}; {near}")
     finding = next((one for one in audit.findings if one.defect == name), None)
     data = {"defect": audit.defects[name].to_dict(), "finding": finding and finding.to_dict()}
-    show(arguments, data, lambda: audits.explanation(audit.defects[name], finding))
+    show(arguments, data, lambda: defect_text(audit.defects[name], finding))
     return EXIT_LOUD if finding in audit.concerning() else EXIT_OK
 
 
 def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.launch.doctor import examine
+
     found = examine(engine)
     show(arguments, found.to_dict(), lambda: checkup_text(found))
     return EXIT_OK if found.armed else EXIT_LOUD

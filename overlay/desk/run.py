@@ -10,7 +10,6 @@ import os
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
-from overlay.launch.doctor import ask, interpreter_of, interpreter_of_ranks, on_path, path_of, refusal
 from overlay.model import settings
 from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
@@ -121,6 +120,8 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code with which nothing is started, 0 if all is well. Raises what a setting raises."""
+    from overlay.launch.doctor import ask, interpreter_of, interpreter_of_ranks, on_path, path_of, refusal
+
     path = environ.get("PATH")
     known, ranks = interpreter_of(words, path), interpreter_of_ranks(words, environ)
     checked = known is None  # which may start any Python, this one among them

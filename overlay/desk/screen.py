@@ -19,7 +19,6 @@ from overlay.source.registry import environment
 from overlay.source.source import InstalledTree
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Collection, Mapping, Sequence
 
     from overlay.launch.doctor import Check
@@ -37,7 +36,7 @@ _NAMED = 4
 _SHOWN = 12
 
 
-def show(engine: Engine, _: argparse.Namespace) -> int:
+def show(engine: Engine) -> int:
     """Look at what is here, bad news first. Nothing of an upstream is imported.
 
     What is selected and cannot be applied is exit code 1. Raises `OverlayError` for a broken pack.

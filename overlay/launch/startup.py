@@ -11,9 +11,6 @@ from __future__ import annotations
 import os
 import sys
 
-#: The exit status of a process that is stopped at its start.
-STOPPED = 1
-
 #: Whether it has run: in a venv, Python reads start-up files twice.
 started = False
 
@@ -56,7 +53,7 @@ def start() -> None:
         text = f"overlay: {'this process is stopped' if stop else 'NOT enabled'}: {text}"
         _say(f"{text}\n")
         if stop and not _left_to_ray(text):
-            os._exit(STOPPED)
+            os._exit(1)
         _say_again_at_exit(f"{text}\n")
 
 

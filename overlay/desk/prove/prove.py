@@ -84,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", metavar="FILE", help=what)
     what = "with --write: you have read how the source differs, and a contract that holds is enough"
     parser.add_argument("--judged", action="store_true", help=what)
+    parser.set_defaults(command=run)
 
 
 def run(engine: Engine, arguments: argparse.Namespace) -> int:

@@ -57,8 +57,8 @@ def trial(patch: Patch, tree: Tree, table: Table, name: str) -> Trial:
     try:
         blank = {target: _blank(patch, target, tree, name) for target in here}
         alone = tuple(row.replace(shown="alone") for row in blank.values())
-        # A record of a defect replaces nothing.
-        gone = [one for one in here if one.replaced() and not any(map(tree.has, one.replaced()))]
+        # A record of a defect replaces nothing, and what a patch adds was never there.
+        gone = [one for one in here if (old := _replaced(one)) and not any(map(tree.has, old))]
         for target in gone:
             if earlier := _applied_before(patch, target, here[target], table):
                 why = f"nothing that it replaces is there, and {earlier} had it"
@@ -77,6 +77,11 @@ def trial(patch: Patch, tree: Tree, table: Table, name: str) -> Trial:
     except SourceError as error:
         return Trial(patch=patch.id, refused=str(error))
     return Trial(patch=patch.id, choices=tuple(product(*choices)), alone=alone)
+
+
+def _replaced(target: Target) -> list[str]:
+    """Return the sites of an upstream that any variant replaces."""
+    return [item.site for one in target.variants for item in one.replacements if not item.new]
 
 
 def row_of(patch: Patch, target: Target, tree: Tree, name: str) -> Row | None:

@@ -167,10 +167,6 @@ def _expand(tree: str, patterns: Sequence[str]) -> list[str]:
     return sorted(name for name in found if os.path.isfile(os.path.join(tree, name)))
 
 
-#: Where results go if nothing else is said.
-OUT = "suite-results"
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the commands to the parser of `overlay suite`."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -190,7 +186,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "test what is installed, not what the recipe fetches"
     run.add_argument("--installed", action="store_true", help=what)
     run.add_argument("-j", "--jobs", type=int, default=2, help="files at once (default: 2)")
-    run.add_argument("--out", default=OUT, metavar="DIR", help=f"where results go (default: {OUT})")
+    what = "where results go (default: %(default)s)"
+    run.add_argument("--out", default="suite-results", metavar="DIR", help=what)
 
 
 def _list(_: Engine, arguments: argparse.Namespace) -> int:

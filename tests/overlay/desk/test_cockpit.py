@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Callable
@@ -44,7 +43,7 @@ def look(
             package="", python="", armed=not checks, checks=checks, projects=(), todo=(),
         )  # fmt: skip
         monkeypatch.setattr(screens, "examine", lambda engine: found)
-        assert screens.show(engines(*(patches or [upstream.patch()])), argparse.Namespace()) == code
+        assert screens.show(engines(*(patches or [upstream.patch()]))) == code
         return capsys.readouterr().out
 
     return find
