@@ -87,8 +87,8 @@ def chunk(config: Any, forward: Callable[..., Any]) -> Any:
             self.model_type = ModelType.encoder_or_decoder
             self.entry: Any = None
 
-        def forward(self, *given: Any, **named: Any) -> Any:
-            return forward(self, *given, **named)
+        def forward(self, *given: Any) -> Any:
+            return forward(self, *given)
 
         def set_input_tensor(self, tensor: Any) -> None:
             self.entry = tensor[0] if isinstance(tensor, list) else tensor

@@ -13,8 +13,12 @@ from unittest.mock import MagicMock
 
 import torch
 from megatron.core import parallel_state as mpu
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.enums import ModelType
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.module import MegatronModule
 
-from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.compat.slime_on_cpu import import_slime
 from overlay.compat.slime_on_cpu.reward_groups import Unset
@@ -51,19 +55,24 @@ class Trained:
             global_batch_size=1,
             n_samples_per_prompt=1,
         )
-        self.model = _model(parts.small_transformer(num_layers=MATRICES, fp16=half), starts(seed))
+        config: Any = TransformerConfig(
+            num_layers=MATRICES, hidden_size=8, num_attention_heads=2, fp16=half,
+            use_cpu_initialization=True, gradient_accumulation_fusion=False,
+        )  # fmt: skip
+        self.model = Model(config, starts(seed))
         if half:
             self.model.half()
-        self.ddp = parts.data_parallel(
-            self.model,
+        overlapped = DistributedDataParallelConfig(
             use_distributed_optimizer=self.args.use_distributed_optimizer,
             grad_reduce_in_fp32=True,
             bucket_size=SIZE * SIZE,
             **{name: True for name in flags if name != "align_grad_reduce"},
         )
-        adam = {"lr": RATE, "fp16": half, "adam_eps": EPSILON, "adam_beta1": 0.9, "adam_beta2": 0.99}
+        self.ddp = DistributedDataParallel(config, overlapped, self.model)
+        adam = {"optimizer": "adam", "weight_decay": 0.0, "clip_grad": 0.0}
+        adam |= {"lr": RATE, "fp16": half, "adam_eps": EPSILON, "adam_beta1": 0.9, "adam_beta2": 0.99}
         gathered = {name: True for name in flags if name == "overlap_param_gather"}
-        self.optimizer = parts.optimizer(self.ddp, **adam | options | gathered)
+        self.optimizer = get_megatron_optimizer(OptimizerConfig(**adam | options | gathered), [self.ddp])
 
     def rollout(self, number: int, micro_batches: Sequence[int], weight: float = 1.0) -> list[float]:
         """Train on a rollout in as many steps as there are numbers of micro-batches, and return their norms.
@@ -128,17 +137,26 @@ class Trained:
         return torch.stack([one.weight.main_param.detach().double() for one in self.model.layers])
 
 
-def _model(config: Any, weights: Any) -> Any:
-    def forward(own: Any, input_ids: Any, **_more: Any) -> Any:
-        return through(own.layers, input_ids.to(own.layers[0].weight.dtype))
+class Model(MegatronModule):
+    """The matrices, as Megatron's schedule takes a model."""
 
-    made = parts.chunk(config, forward)
-    made.share_embeddings_and_output_weights = False
-    made.layers = torch.nn.ModuleList(torch.nn.Linear(SIZE, SIZE, bias=False) for _ in weights)
-    with torch.no_grad():
-        for layer, weight in zip(made.layers, weights, strict=True):
-            layer.weight.copy_(weight)
-    return made
+    def __init__(self, config: Any, weights: Any) -> None:
+        """Start with the weights."""
+        super().__init__(config)
+        self.model_type = ModelType.encoder_or_decoder
+        self.share_embeddings_and_output_weights = False
+        layers: Any = torch.nn.ModuleList(torch.nn.Linear(SIZE, SIZE, bias=False) for _ in weights)
+        self.layers = layers
+        with torch.no_grad():
+            for layer, weight in zip(layers, weights, strict=True):
+                layer.weight.copy_(weight)
+
+    def forward(self, input_ids: Any, **_more: Any) -> Any:
+        """Return what they make of it."""
+        return through(self.layers, input_ids.to(self.layers[0].weight.dtype))
+
+    def set_input_tensor(self, tensor: Any) -> None:
+        """Take nothing: there is no stage before."""
 
 
 def through(layers: Any, states: Any) -> Any:
