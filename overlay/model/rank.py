@@ -18,10 +18,23 @@ _WORKER = "default_worker.py"
 def rank() -> int | None:
     """Return the rank of this process, `None` if no launcher has said one.
 
-    A worker of Ray has the variables of the Slurm task that started its node, and is not that task.
+    A worker of Ray inherits the variables of the pod or Slurm task that started its node, and is neither.
     """
-    said = (number(name) for name in (_RANKS if is_worker() else (*_RANKS, _TASK)))
+    names: tuple[str, ...] = (*_RANKS, _TASK)
+    if is_worker():
+        names = () if _is_of_node() else _RANKS
+    said = (number(name) for name in names)
     return next((one for one in said if one is not None), None)
+
+
+def _is_of_node() -> bool:
+    """Return whether this worker of Ray has the same rank, out of as many, as the process that started it."""
+    try:
+        with open(f"/proc/{os.getppid()}/environ", encoding="utf-8", errors="replace") as file:
+            theirs = dict(item.partition("=")[::2] for item in file.read().split("\0"))
+    except OSError:
+        return False
+    return all(theirs.get(name) == os.environ.get(name) for name in (*_RANKS, "WORLD_SIZE"))
 
 
 def number(name: str) -> int | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +47,24 @@ def test_a_worker_of_ray_is_not_the_task_that_started_its_node(clean: pytest.Mon
     assert rank() is None
     clean.setenv("RANK", "2")
     assert rank() == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the environment of a parent is read from /proc")
+@pytest.mark.parametrize(
+    ("own", "want"),
+    [({}, None), ({"WORLD_SIZE": "8"}, 1), ({"RANK": "2", "WORLD_SIZE": "8"}, 2), ({"LOCAL_RANK": "0"}, 1)],
+)
+def test_a_worker_of_ray_is_not_the_pod_of_its_node(
+    clean: pytest.MonkeyPatch, tmp_path: Path, own: dict[str, str], want: int | None
+) -> None:
+    """A pod has the number of a node in RANK, and that of all nodes in WORLD_SIZE."""
+    worker = tmp_path / "default_worker.py"
+    worker.write_text("from overlay.model.rank import rank\nprint(rank())\n")
+    node = "import os, subprocess, sys\nsubprocess.run(sys.argv[1:3], env=os.environ | eval(sys.argv[3]))"
+    pod = {**os.environ, "RANK": "1", "WORLD_SIZE": "4"}
+    command = [sys.executable, "-c", node, sys.executable, str(worker), repr(own)]
+    done = subprocess.run(command, env=pod, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == str(want)
 
 
 def test_a_place_is_one_word_with_a_digit(clean: pytest.MonkeyPatch) -> None:
