@@ -95,9 +95,9 @@ def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree
         for needed in by_id[name].requires:
             got = settled[needed].verdict if needed in settled else "not-selected"
             if name in settled and settled[name].verdict == "apply" and got != "apply":
-                settled[name] = settled[name].replace(
-                    verdict="conflict", reason=f"it needs {needed}, which is {got}"
-                )
+                reason = f"it needs {needed}, which is {got}"
+                reason += ": select it, too" if needed not in settled else ""
+                settled[name] = settled[name].replace(verdict="conflict", reason=reason)
     return settled
 
 

@@ -85,7 +85,7 @@ def test_a_requirement_that_does_not_apply() -> None:
     assert plan.loud == plan.verdicts
     assert (
         make_plan([one, two], ["lib.f"], tree(), table).verdicts[-1].reason
-        == "it needs lib.other, which is not-selected"
+        == "it needs lib.other, which is not-selected: select it, too"
     )
     assert in_order({"a": patch(name="a", requires=("a",))}) == ["a"]
 

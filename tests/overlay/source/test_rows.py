@@ -65,6 +65,12 @@ def test_what_is_gone_is_tried_on_upstream_alone(on: str, moved: bool) -> None:
     )
 
 
+def test_what_a_patch_adds_was_never_there() -> None:
+    added = replaced("lib.core:new", never, new=True)
+    found = trial(patch(variant_of("1", added)), tree(), Table([]), "here")
+    assert (len(found.choices), found.absent) == (1, ())
+
+
 def test_facts_tell_variants_apart_and_the_likeliest_is_tried_first() -> None:
     later = variant(Present(site="lib.new"), name="2")
     early = variant(Absent(site="lib.new"), name="1")
