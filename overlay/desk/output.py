@@ -45,7 +45,7 @@ def say(text: str) -> None:
 
 
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Return names in a row, of very many the first."""
+    """Return names in a row: the first `most`, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return between.join(names[:most]) + more
 

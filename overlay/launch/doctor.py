@@ -1,4 +1,4 @@
-"""Is a Python process that starts here and now patched? All that could be in the way is asked."""
+"""Is a Python process that starts here and now patched? The checks cover all that could be in the way."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def interpreter_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> In
 
 
 def _is_python(program: str) -> bool:
-    """Return whether a program is called as Python is."""
+    """Return whether a program has a name of Python's, such as `python3.12`."""
     name = os.path.basename(program)
     return name.startswith("python") and not name.removeprefix("python").strip("0123456789.t")
 
@@ -88,7 +88,7 @@ def _options(words: Sequence[str]) -> tuple[str, ...]:
     for word in rest:
         if word[:1] != "-" or word[1:2] in ("", "-"):
             break
-        # After one of these comes no other letter of an option, but what belongs to it.
+        # What follows one of these letters is its argument, and no other option.
         last = next((place for place, letter in enumerate(word) if letter in "cmWX"), len(word))
         found += [f"-{letter}" for letter in word[1:last] if letter in "EIPSs"]
         if word[last:] in ("W", "X"):
@@ -176,7 +176,7 @@ _PROBE = (
 
 
 def armed_environment() -> dict[str, str]:
-    """Return the environment of this process, as one that is armed, without any other setting or patch."""
+    """Return the environment of this process, armed, without any other setting and with no patch selected."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
     return {**environ, "OVERLAY": "1", "OVERLAY_PATCHES": "none"}
 
@@ -195,7 +195,7 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"{interpreter.path} did not start within 60 s") from error
     _, mark, found = done.stdout.rpartition("overlay-probe\n")
-    # Of one that said nothing, by where it lies.
+    # One that said nothing belongs to the environment that it lies in.
     beside = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
     enabled, prefix, started, *_ = found.split("\n") if mark else [""] * 3
     return Reply(
@@ -230,7 +230,7 @@ def why_unarmed() -> str:
     try:
         options = ("-S",) * sys.flags.no_site + ("-I",) * sys.flags.isolated
         answer = ask(Interpreter(path=sys.executable, options=options), armed_environment())
-    except Exception as error:  # noqa: BLE001 -- no job may fail of a question
+    except Exception as error:  # noqa: BLE001 -- a question must not fail a job
         return f"none can be asked ({error!r})"
     if answer.said:
         sys.stderr.write(f"{answer.said}\n")
@@ -348,7 +348,7 @@ def _variable() -> Check:
 
 
 def _settings(engine: Engine) -> Check:
-    """Read every setting, the selection and the packs among them."""
+    """Check every setting, including the selection and the packs."""
     try:
         settings.read()
         engine.tested()  # which reads the file that OVERLAY_TRUST names
@@ -378,7 +378,7 @@ def _pin(engine: Engine) -> Check:
 
 
 def _pythons() -> list[Check]:
-    """Ask the Pythons that commands without a path start: they need not be the one that runs this."""
+    """Ask the Pythons that `python` and `python3` start: they need not be the one that runs this."""
     checks: dict[str, Check] = {}
     for interpreter in on_path():
         name = os.path.basename(interpreter.path)

@@ -36,7 +36,7 @@ def code(loader: Any, name: str, text: str | None, plain: CodeType, imported: Im
     if text is None:
         return plain
     tree = ast.parse(text)
-    _insert(tree, _place(tree.body), "defined")
+    _insert(tree, _after_definitions(tree.body), "defined")
     if isinstance(loader, Script):
         _insert(tree, _prologue(tree.body), "started")
     made: CodeType = compile(tree, plain.co_filename, "exec", dont_inherit=True)
@@ -50,8 +50,8 @@ def _parts(code: CodeType) -> list[CodeType]:
     return [constant for constant in code.co_consts if isinstance(constant, type(code))]
 
 
-def _place(body: list[ast.stmt]) -> int:
-    """Return where all is defined and nothing has been run: the index of the statement after that."""
+def _after_definitions(body: list[ast.stmt]) -> int:
+    """Return the index of the block for `__main__`, or else of what follows the last definition."""
     last = len(body)
     for index, statement in enumerate(body):
         if isinstance(statement, (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef)):
@@ -64,7 +64,7 @@ def _place(body: list[ast.stmt]) -> int:
 
 
 def _prologue(body: list[ast.stmt]) -> int:
-    """Return the index of the first statement but a docstring and those of `__future__`."""
+    """Return the index of the first statement after the docstring and the imports of `__future__`."""
     for index, statement in enumerate(body):
         docstring = (
             not index and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -149,10 +149,10 @@ class Script:
         self._name = name
         self.imported = imported
         try:
-            sys._getframe(2)  # noqa: SLF001 -- whether Python code asks the hook
+            sys._getframe(2)  # noqa: SLF001 -- only if Python code asks the hook is there such a frame
             self._first = False
         except ValueError:
-            self._first = True  # `python path` does
+            self._first = True  # the interpreter itself asks, for `python path`
         #: Whether the interpreter itself runs it, and not `runpy.run_path`.
         self.direct = False
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from overlay.defect import Condition, Defect
 
-    #: Gives the places where a job has a setting: the key in full, the value, and a remark on it. None at all
-    #: if the setting is not known.
+    #: Returns each place where a job has a setting: the full key, the value and a remark. Returns none if the
+    #: setting is not known.
     LookUp = Callable[[Setting], "Iterable[tuple[str, Any, str]]"]
 
 #: What settings can say of a defect.
@@ -30,7 +30,7 @@ _AND = " and "
 
 
 class Open(str):
-    """A value that a file of settings does not tell, as it is written there."""
+    """A value that a file of settings leaves open, such as `$LR`, as it is written there."""
 
     __slots__ = ()
 
@@ -45,12 +45,12 @@ class Answer(Record):
 
 
 def names(full: str, key: str) -> bool:
-    """Return whether a key in a file is the setting that a condition asks for: it, or the end of its path."""
+    """Return whether a condition on `key` means the full key in a file: it, its end, or its pattern."""
     return full == key or full.endswith(f".{key}") or ("*" in key and fnmatchcase(full, key))
 
 
 def means(full: str, key: str, aside: tuple[str, ...]) -> bool:
-    """Return the same, but for keys that end so and mean something else: those of the patterns `aside`."""
+    """Return the same, except for full keys that match `aside`: these end alike and mean something else."""
     return names(full, key) and not any(fnmatchcase(full, pattern) for pattern in aside)
 
 
@@ -77,7 +77,7 @@ def answer(
             return Answer(word="untold", why=condition.what)
         if isinstance(condition, Before):
             return _release(defect.project.name, version, condition.version)
-        # An engine for the actor and one for the critic, say: one that meets it is enough.
+        # The actor and the critic may each have the setting: one that meets the condition is enough.
         places = [_value(condition, *place) for place in look_up(condition)]
         return _any(places) if places else Answer(word="untold", why=f"{condition.key}{unknown}")
 
@@ -91,7 +91,7 @@ def _release(project: str, version: str, limit: str) -> Answer:
     from packaging.version import InvalidVersion, Version
 
     try:
-        # The candidates of a release have what it has.
+        # A release candidate has what its release has.
         older = Version(Version(version).base_version) < Version(limit)
     except InvalidVersion:
         return Answer(word="untold", why=f"{project} is before {limit}")
@@ -114,14 +114,14 @@ def _holds(condition: Setting, one: Any) -> bool | None:
     if condition.above is not None:
         if one is None or one is False:
             return False
-        # A switch has no number: its value may stand where nobody looks.
+        # A switch that is on has its number elsewhere, where nobody looks.
         return one > condition.above if isinstance(one, (int, float)) and one is not True else None
     wanted = condition.among or condition.other
     if any(_same(one, value) for value in wanted):
         return bool(condition.among)
     if None in condition.other or one is None:
         return not condition.among
-    # Some read 1 and "yes" as a switch that is on.
+    # Some upstreams read 1 or "yes" as a switch that is on, so a switch and a text cannot be compared.
     alike = isinstance(one, bool) == any(isinstance(value, bool) for value in wanted)
     return not condition.among if alike else None
 
@@ -143,13 +143,13 @@ def _shown(one: Any) -> str:
 
 
 def _all(answers: Sequence[Answer]) -> Answer:
-    """Return what conditions say together that must all hold: one that does not is enough."""
+    """Return the answer of conditions that must all hold: one that does not hold decides."""
     against = [one for one in answers if one.word == "not-met"]
     return against[0] if against else _together(answers, "untold", "met")
 
 
 def _any(answers: Sequence[Answer]) -> Answer:
-    """Return what alternatives say: one that holds is enough."""
+    """Return the answer of alternatives: one that holds decides."""
     for_it = [one for one in answers if one.word == "met"]
     return for_it[0] if for_it else _together(answers, "untold", "not-met")
 

@@ -83,7 +83,7 @@ class Job(Record):
     #: The known defects that affect the job by its own settings, those that are not patched first.
     met: tuple[Met, ...] = ()
     groups: tuple[Group, ...] = ()
-    #: In place of ranks they have places in `names`.
+    #: They name processes by their places in `names`, not by rank.
     differences: tuple[agreement.Difference, ...] = ()
 
     def who(self, places: Iterable[int]) -> str:
@@ -187,7 +187,7 @@ def read(folder: str) -> Job:
             said = str(error)
             unreadable.append(said if said.startswith(name) else f"{name}: {said}")
             continue
-        # Of a damaged file the number may be any: nobody has so many ranks.
+        # A damaged file may have any number in it: nobody has so many ranks.
         if 0 <= (process.rank or 0) < _MOST_RANKS and 0 <= (process.world or 0) <= _MOST_RANKS:
             found.append(process)
         else:
