@@ -110,7 +110,7 @@ class Interception:
         """Return why no Python that starts here is armed, empty if one is."""
         if self._unarmed is None:
             self._unarmed = ""
-            # If the start-up file has not run here, it need not run elsewhere either.
+            # If the start-up file has not run here, it may not run elsewhere either.
             if not getattr(sys.modules.get("overlay.launch.startup"), "started", False):
                 from overlay.launch.doctor import why_unarmed
 
@@ -137,7 +137,7 @@ _JOBS = "ray.dashboard.modules.job.sdk"
 #: Fields of a `runtime_env` that give workers another Python, which may lack overlay. (The environments of
 #: `pip` and `uv` see the packages of the cluster's Python, its start-up files included.)
 _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
-#: Begins the namespaces in which Ray's own processes, such as those of its dashboard, are drivers.
+#: The prefix of namespaces in which Ray's own processes, such as those of its dashboard, are drivers.
 _RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
 #: What decides which patches are in force in a process.

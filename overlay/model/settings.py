@@ -42,7 +42,7 @@ _FALSE = ("0", "false", "no", "off")
 
 
 class Settings(Record):
-    """What the environment asks for, except the selection: one must know the patches to read that."""
+    """What the environment asks for, except the selection: to read that takes the known patches."""
 
     armed: bool
     strict: bool

@@ -40,7 +40,7 @@ SOURCE_OF = " source of "
 #: Words for the values of two locks, then for the patches that only the first has, and only the second.
 HELD = ("locked", "here", "locked and not selected here", "selected here and not locked")
 WRITTEN = ("was", "is", "dropped", "added")
-#: Ends the name of the fact that a lock has a patch.
+#: The end of the name of the fact that a lock has a patch.
 SELECTED = ": selected"
 #: The most bytes of a lock's file.
 _LARGEST = 1 << 20

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from overlay.ledger import Status
     from overlay.records.files import LedgerFile
 
-#: Seconds from one look at the figures to the next, at first and at most. They double each time, so a run
-#: that is killed loses at most the figures of its second half, and never of more than ten minutes.
+#: Seconds from one look at the figures to the next, at first and at most. They double each time. So a run
+#: that is killed loses at most what it counted in its second half, and never more than ten minutes of that.
 FIRST, LAST = 5.0, 600.0
 
 #: The most lines that a process says of itself at its end.
@@ -79,7 +79,7 @@ def end() -> None:
 def lines(status: Status, *, is_fork: bool = False) -> list[str]:
     """Return what this process says of itself at its end: what was changed, then what had nothing to do.
 
-    A patch that had nothing to do here may have had work on other ranks, or in the process that was forked.
+    A patch that had nothing to do here may have had work on other ranks, or in the parent of this fork.
     """
     from overlay.effect import told
 

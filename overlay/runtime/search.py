@@ -174,7 +174,7 @@ class _Search:
             except Exception:  # noqa: BLE001, PERF203 -- one odd object must not stop the patch
                 self._note(gc.get_referents(holder))
         self._look_at_weak(wanted)
-        if hidden or sys.version_info >= (3, 13):  # an older Python leaves traces in calls by this look
+        if hidden or sys.version_info >= (3, 13):  # in an older Python, looking leaves traces in the calls
             self._look_at_calls()
         self._note(_atexit_callbacks())
 

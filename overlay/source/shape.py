@@ -23,7 +23,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: Nodes that are no expressions: statements, and what holds them.
 _INNER = (ast.stmt, ast.ExceptHandler, ast.match_case)
 _SUITES = ("body", "handlers", "orelse", "finalbody", "cases")
-#: Begins the header of a class with decorators or keywords. All other headers are conditions.
+#: The first word of the header of a class with decorators or keywords. All other headers are conditions.
 _CLASS = "class"
 
 

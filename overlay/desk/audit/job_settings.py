@@ -32,7 +32,7 @@ class JobSettings(Record):
     values: dict[str, Any]
     #: The options of the upstreams that are there, each with its default, which may be `Open`.
     options: dict[str, Any] = {}  # noqa: RUF012 -- a record is never changed
-    #: What the file takes settings from: those that it lacks may stand there.
+    #: Where the file takes further settings from: one that it lacks may stand there.
     elsewhere: tuple[str, ...] = ()
     #: The files of `Dialect.sources` that were not read, each with the reason; empty if it is not there.
     missing: dict[str, str] = {}  # noqa: RUF012 -- a record is never changed
