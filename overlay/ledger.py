@@ -59,7 +59,7 @@ class Met(Record):
     harm: str
     #: `mended`, `open` or `unknown-source`.
     state: str
-    #: The settings by which it is met.
+    #: The settings by which the job hits it.
     why: str
     #: What to do about it; empty where it is patched.
     way_out: str = ""

@@ -161,7 +161,7 @@ OPT_IN = "opt-in"
 
 
 def patch_table(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
-    """Return the table of `overlay list`: those that are of use here come first."""
+    """Return the table of `overlay list`: patches of installed projects come first."""
     rows = []
     for patch in items:
         opt_in = " (opt-in)" if patch.opt_in and verdicts[patch.id] != OPT_IN else ""

@@ -61,7 +61,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(_: Engine, arguments: argparse.Namespace) -> int:
-    """Become the command, with the environment by which start-up files arm."""
+    """Become the command, in an environment in which start-up files arm every Python."""
     if not arguments.words:
         raise SelectionError("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
     environ = dict(os.environ)

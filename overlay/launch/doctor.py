@@ -82,7 +82,7 @@ def _is_python(program: str) -> bool:
 
 
 def _options(words: Sequence[str]) -> tuple[str, ...]:
-    """Return those options of an interpreter by which it may leave out start-up files or packages."""
+    """Return the options of an interpreter that can keep it from start-up files or packages."""
     found: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -163,7 +163,7 @@ class Reply(Record):
 
     @property
     def other(self) -> bool:
-        """Whether it is another environment than ours, in which another overlay may be or none."""
+        """Whether it is another environment than ours: that may have another overlay, or none."""
         return self.prefix != os.path.realpath(sys.prefix)
 
 

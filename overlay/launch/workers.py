@@ -1,4 +1,4 @@
-"""Processes that this one starts are armed as it is: those of its Ray jobs, and those of `multiprocessing`.
+"""Arms the processes that this one starts, as it is armed itself: those of Ray jobs and `multiprocessing`.
 
 While overlay is enabled, it wraps the calls by which these start processes.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Code that was handed out: name of the module, loader, whom to tell.
 _made: dict[CodeType, tuple[str, Any, Imported]] = {}
-#: The frame in which it has reported its module. A debugger runs it more than once.
+#: The id of the frame in which such code has reported its module. A debugger runs it more than once.
 _reported: dict[CodeType, int] = {}
 
 
@@ -117,7 +117,7 @@ def name_of(path: str, names: Iterable[str]) -> str:
 def running(space: dict[str, Any], names: Iterable[str], imported: Imported) -> tuple[str, bool]:
     """Return which of some modules is run in a namespace, and whether its code never reports it.
 
-    The name is empty if it is none of them, or if its code is about to report it, which `imported` is told.
+    The name is empty if it is none of them, or if its code is about to report it: to `imported`, from now on.
     """
     name = getattr(space.get("__spec__"), "name", "")
     if name not in names:

@@ -191,7 +191,7 @@ class _Search:
         return [item for item in found if any(id(part) in self._for for part in gc.get_referents(item))]
 
     def _find_owners(self, items: list[Any]) -> None:
-        """Note who refers to these, and to the closures and dictionaries that some are in."""
+        """Note who refers to these holders, and to the closures and dictionaries that some of them are in."""
         for _ in range(2):  # for all at once: each look at the heap takes its time
             ids, asked, further = set(map(id, items)), tuple(items), []
             for owner in gc.get_referrers(*asked) if asked else ():

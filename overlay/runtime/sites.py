@@ -207,7 +207,7 @@ def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     """Give a replacement the docstring, annotations and attributes of the original, and our marks."""
     made.__doc__ = original.__doc__
     made.__annotations__ = dict(original.__annotations__)
-    if made.__dict__.pop("__wrapped__", None) is not None:  # by which `functools.wraps` gave it its signature
+    if made.__dict__.pop("__wrapped__", None) is not None:  # through it, `functools.wraps` gave the signature
         from inspect import signature
 
         made.__signature__ = signature(original)  # type: ignore[attr-defined]
@@ -243,7 +243,7 @@ def put(sites: Sequence[InstalledSite], *, first: bool = False) -> None:
 
 
 def _rebind_aliases(sites: Sequence[InstalledSite]) -> None:
-    """Give the replacement to everybody who took the original before, or note who could not be given it."""
+    """Give the replacement to everybody who holds the original, or note that somebody cannot be given it."""
     # Not as (site, pair): the search would take such a tuple for somebody who holds the original.
     found = rebind([pair for site in sites for pair in site.pairs()])
     if any(rebinding.earlier for rebinding in found):

@@ -35,7 +35,7 @@ def of_pack(package: str) -> str:
 
 
 def of_files(found: dict[str, str]) -> str:
-    """Return the digest of files, by their names and what is in them."""
+    """Return the digest of the names and contents of files."""
     from hashlib import sha256
 
     total = sha256()

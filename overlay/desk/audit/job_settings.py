@@ -45,14 +45,14 @@ class JobSettings(Record):
             if told and key in (decided or (key,)):
                 return [(key, Open(f"decided by {source}"), "")]
         aside = self.dialect.aside.get(key, ())
-        named = [(full, one, "") for full, one in self.values.items() if means(full, key, aside)]
+        named = [(full, value, "") for full, value in self.values.items() if means(full, key, aside)]
         implied = self._implied(key)
         if named and key in self.dialect.defaults:
             # If another setting decides for all roles, it decides for those that the file leaves out.
             return named + (implied or [] if "." in named[0][0] else [])
         if named:
             # A role that the file leaves out has upstream's default, whatever the file says of another.
-            return named + [one for one in self._defaults(key, aside) if "." in one[0]]
+            return named + [place for place in self._defaults(key, aside) if "." in place[0]]
         if implied is not None or self.elsewhere:
             return implied or []
         if key in self.dialect.defaults:
@@ -69,7 +69,7 @@ class JobSettings(Record):
 
     def _implied(self, key: str) -> list[tuple[str, Any, str]] | None:
         """Return what other settings imply for one that is left out, `None` if they imply nothing."""
-        for source, pattern, target, one in self.dialect.implies:
+        for source, pattern, target, value in self.dialect.implies:
             if names(target, key) or names(key, target):
                 for full, said in self.values.items():
                     if not names(full, source):
@@ -81,19 +81,19 @@ class JobSettings(Record):
                     if fnmatchcase(str(said), pattern):
                         beside = f"upstream's default beside {full}"
                         why = beside if "*" in source else f"as {full} is {said}"
-                        return [] if one is ... else [(key, one, f", {why}")]
+                        return [] if value is ... else [(key, value, f", {why}")]
         return None
 
     def _defaults(self, key: str, aside: tuple[str, ...]) -> list[tuple[str, Any, str]]:
         """Return the defaults of the options that a key means and the file leaves out, each value once."""
         tail = key.rpartition("*")[2]
         found = {
-            full: Open("not") if self.elsewhere else one
-            for full, one in self.options.items()
+            full: Open("not") if self.elsewhere else value
+            for full, value in self.options.items()
             if full.endswith(tail) and means(full, key, aside)
-            if not isinstance(one, Open) and full not in self.values
+            if not isinstance(value, Open) and full not in self.values
         }
-        alike = {repr(one): (full, one, DEFAULT) for full, one in reversed(found.items())}
+        alike = {repr(value): (full, value, DEFAULT) for full, value in reversed(found.items())}
         return list(alike.values())
 
     def unknown(self) -> dict[str, str]:
@@ -154,17 +154,17 @@ def recognise(
     # A `$WORD` after a switch is no value: it may hold any settings, and override those before it.
     unclear = [
         key
-        for key, one in values.items()
-        if isinstance(one, Open) and one[:1] in "$`" and "." not in key and _is_switch(key, defaults)
+        for key, value in values.items()
+        if isinstance(value, Open) and value[:1] in "$`" and "." not in key and _is_switch(key, defaults)
     ]
     elsewhere += tuple(values[key] for key in unclear)
     for key in takewhile(lambda key: key != unclear[-1], [*values] if unclear else ()):
         values[key] = Open(f"{values[key]} unless {elsewhere[-1]} sets it")
     elsewhere += tuple(
-        f"{key}={one}"
+        f"{key}={value}"
         for key, patterns in best.whole.items()
-        for one in [values.get(key)]
-        if one is not None and not any(fnmatchcase(str(one), pattern) for pattern in patterns)
+        for value in [values.get(key)]
+        if value is not None and not any(fnmatchcase(str(value), pattern) for pattern in patterns)
     )
     return JobSettings(
         file=file, dialect=best, values=values, options=declared, elsewhere=elsewhere, missing=missing

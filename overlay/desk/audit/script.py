@@ -130,7 +130,7 @@ def _tokens(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _pass(tokens: Iterator[tuple[bool, str]], *ends: tuple[bool, str]) -> tuple[bool, str] | None:
-    """Pass over tokens, and return the first of those that end them."""
+    """Skip tokens up to one of `ends`, and return that, `None` if none comes."""
     return next((one for one in tokens if one in ends), None)
 
 

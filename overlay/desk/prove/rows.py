@@ -103,7 +103,7 @@ def _blank(patch: Patch, target: Target, tree: Tree, name: str) -> Row:
 
 
 def _applied_before(patch: Patch, target: Target, version: str, table: Table) -> str:
-    """Return a source on which a patch applied, no later release than a version; empty if there is none."""
+    """Return a source on which a patch applied, of no later release than `version`, or nothing."""
     from packaging.version import InvalidVersion, Version
 
     sources = [name for row in table.rows(patch, target) if row.verdict == APPLY for name in row.sources()]

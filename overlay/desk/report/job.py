@@ -103,7 +103,7 @@ class Job(Record):
         return [name for name, (_, count) in self.effects.items() if not count]
 
     def gaps(self) -> list[str]:
-        """Return sentences on processes of which something is not known."""
+        """Return sentences on what is not known: missing ranks, early ends, unreadable files."""
         found = [f"There is no ledger of {agreement.spans(self.missing)}."] if self.missing else []
         if self.cut_short:
             who = self.who(self.cut_short)

@@ -105,7 +105,7 @@ def outcome(words: Iterable[str]) -> str:
     """Return what became of a patch, from the words of all views on it."""
     found = {word if word in OUTCOMES else "not known" for word in words}
     if found & {"waiting", "not-selected"}:
-        # What an installation could take is not what processes took; whatever else they say says more.
+        # What processes say counts more than what an installation could take.
         found -= {"apply", OPT_IN}
     for said_by_some in ("not-selected", "waiting"):
         if len(found) > 1:
