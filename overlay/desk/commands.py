@@ -103,7 +103,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     given = read_settings(arguments.settings, tree) if arguments.settings else None
     by_default = arguments.patches is None
     plan = engine.plan_each(tree) if by_default else engine.plan(arguments.patches, tree)
-    # Of the patches that only their ids select, a job has none unless somebody names them.
+    # An opt-in patch is in no job unless somebody names it.
     selected = engine.chosen("all").ids if by_default else None
     audit = make_audit(engine, plan, tree, selected=selected, settings=given, harms=arguments.harm or ())
     if arguments.explain:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Where the package lies.
 PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
-#: What the start-up files are called, beside their endings.
+#: The name of the start-up files, without their endings.
 _NAME = "overlay-startup"
 #: Programs that start the command in their arguments, in the same environment and on the same machine.
 _STARTERS = (
@@ -131,7 +131,7 @@ def _first_line(program: str) -> list[str]:
         return []
     words = first[2:].split() if first.startswith("#!") else []
     if words and second.startswith("'''exec' "):
-        # How installers write a path that is too long, or has a space in it, for a first line.
+        # Installers write it so if a path is too long for a first line, or has a space in it.
         with suppress(ValueError):
             words = shlex.split(second.removeprefix("'''exec' "))[:1]
     if words and os.path.basename(words[0]) == "env":
@@ -156,7 +156,7 @@ class Reply(Record):
     started: str
     #: Whether it is enabled.
     enabled: bool
-    #: What it printed meanwhile.
+    #: What overlay printed in it.
     said: str
     #: The environment that it belongs to, as its `sys.prefix` has it.
     prefix: str
@@ -307,7 +307,7 @@ class Checkup(Record):
 
 
 def examine(engine: Engine) -> Checkup:
-    """Look at everything by which a process of a job could be left unpatched. Never raises."""
+    """Check everything that could leave a process of a job unpatched. Never raises."""
     projects: tuple[Installed, ...] = ()
     with suppress(OverlayError):
         projects = engine.installed()

@@ -155,7 +155,7 @@ class RayJobs(Interception):
     def _stand_in(self, name: str, module: Any, original: Any) -> Any:
         names, settings_in = _parameters(original), "runtime_env" if name == _JOBS else "job_config"
         if settings_in not in names:
-            # In workers that are armed already it does not matter.
+            # It does not matter in workers, which the environment has armed.
             if settings.says_no(os.environ.get("OVERLAY", "")):
                 call = f"{name}.{self._calls[name]}"
                 what = f"{call} is not as overlay knows it: it cannot arm the workers of jobs by itself"
@@ -209,7 +209,7 @@ class RayJobs(Interception):
         """
         given = env.get("env_vars") if isinstance(env, dict) else ""
         if not isinstance(given, (dict, type(None))):
-            return env  # Ray has something to say about that
+            return env  # Ray raises an error for that
         given = given or {}
         said, place = given.get("OVERLAY"), "its runtime_env"
         if said is None:  # an empty variable of a process counts as unset

@@ -255,7 +255,7 @@ class Engine:
             if self._waiting is not None:
                 self._waiting.remove()
                 self._waiting = None
-            self.met = ()  # what was fixed here is not any more
+            self.met = ()  # what it says is fixed is no longer
             session = self._opened
             if session is not None:
                 if ranks := self.job_log.compared_with:
@@ -301,7 +301,7 @@ class Engine:
 
     @property
     def _session(self) -> Session | None:
-        """The session. To ask for it opens the one that waits for an import."""
+        """The session. If it still waits for an import, asking for it opens it now."""
         if self._waiting is not None:
             self._waiting.wake()
         return self._opened
@@ -314,7 +314,7 @@ class Engine:
         return choose(self.known(), patches)
 
     def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
-        """Return what is installed of the projects that patches are for, and of what runs beneath them."""
+        """Return what is installed of the projects that patches are for, and of those beneath them."""
         from overlay.source.decide import installed
 
         targets = [target.project for patch in self.known().values() for target in patch.targets]
@@ -382,11 +382,11 @@ class Engine:
         return self._session is not None and self._session.strict
 
     def asked(self) -> dict[str, str]:
-        """Return what this process was asked for, as variables for another one; none if it is not enabled."""
+        """Return selection and strict mode as variables for another process; none if it is not enabled."""
         session = self._session
         if session is None:
             return {}
-        # What is the default here is said as well: elsewhere the environment may say otherwise.
+        # Defaults are given too: the environment of the other process may say otherwise.
         terms = ",".join(session.chosen.terms) or "all"
         return {"OVERLAY_PATCHES": terms, "OVERLAY_STRICT": "1" if session.strict else "0"}
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-from _frozen_importlib import ModuleSpec  # `importlib` is three files to read, and this none
+from _frozen_importlib import ModuleSpec  # from `importlib` it would take three more files to load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class WatchingFinder:
     """A meta path finder that finds nothing itself, and watches a set of module names."""
 
-    #: By this the engine knows its own finders when it looks for sources.
+    #: Marks the engine's own finders, which it leaves out when it looks for sources.
     overlay_finder = True
 
     def __init__(self, names: frozenset[str], imported: Imported) -> None:
@@ -46,7 +46,7 @@ class WatchingFinder:
     ) -> ModuleSpec | None:
         """Find a watched module by way of the other finders, and hook its loader."""
         key = (_thread.get_ident(), fullname)
-        # A finder that asks the whole path again, as wrapt's does, asks us as well.
+        # A finder that asks all others again, as wrapt's does, asks this one too.
         if fullname not in self._names or key in self._asking:
             return None
         self._asking.add(key)
@@ -86,7 +86,7 @@ class WatchingFinder:
         sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
 
     def remove(self) -> None:
-        """Go away."""
+        """Leave the path."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
 
@@ -202,11 +202,11 @@ class FirstFinder(WatchingFinder):
         super().install()
 
     def remove(self) -> None:
-        """Go away."""
+        """Leave the path, and the path hooks."""
         super().remove()
         sys.path_hooks[:] = [hook for hook in sys.path_hooks if hook != self._script]
         for path, found in list(sys.path_importer_cache.items()):
-            if getattr(found, "imported", None) == self._imported:  # a script, of which nobody would hear
+            if getattr(found, "imported", None) == self._imported:  # a `Script` of this finder
                 del sys.path_importer_cache[path]
 
 
@@ -223,7 +223,7 @@ class HookedLoader:
         self._imported = imported
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying and pickling ask for these before there is anything to ask
+        if name.startswith("__"):  # copying and pickling ask for these before `real` is set
             raise AttributeError(name)
         return getattr(self.real, name)
 

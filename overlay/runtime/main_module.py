@@ -99,7 +99,7 @@ def defined() -> None:
 
 
 def started() -> None:
-    """Give a script, which was run as an archive would be, the variables of a script."""
+    """Give a script, which runs as if it were an archive, the variables of a script."""
     frame = sys._getframe(1)  # noqa: SLF001 -- whose code it is
     space = frame.f_globals
     loader = space["__loader__"]

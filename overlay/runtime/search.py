@@ -100,7 +100,7 @@ def _inside(member: Any) -> list[object]:
 
 
 class _References(list["ref[FunctionType]"]):
-    """Weak references of ours, which no search takes for somebody else's."""
+    """Weak references of ours. A search tells them from others by this class."""
 
 
 class Rebinding:
@@ -157,7 +157,7 @@ class _Search:
         self._owners: dict[int, list[Any]] = {}
 
     def run(self) -> None:
-        """Find the holders, and deal with each."""
+        """Find the holders, and rebind or note each."""
         wanted = tuple(original for original, _ in self._pairs)
         holders = self._find_holders(wanted)
         # Are there more references than those of the holders, `wanted`, the variable here and the argument?

@@ -314,7 +314,7 @@ class Session:
             key, mine = (name, run_as(module)), self._watched.get(name, [])
             again = self._seen.get(key) is module
             if key in self._seen and not (again and patience is not None):
-                # Executed once more: from another source, perhaps.
+                # It was executed once more, perhaps from another source.
                 self._executed_before |= {name}
                 self._forget()
                 for entry in mine:
@@ -419,7 +419,7 @@ class Session:
             self._say(entry, "incomplete", entry.reason)
 
     def _leave_out(self, entry: Entry, what: str, reason: str) -> None:
-        """Take out all of a patch, and what needs it, and say so. In strict mode raise, after all of that."""
+        """Take out a patch and those that need it, and say so. In strict mode, raise after that."""
         self._end(entry, what, reason)
         self._refuse(entry)
 
@@ -507,7 +507,7 @@ class Session:
             self._verdicts = {}
 
     def _decide(self, patch: Patch) -> Verdict:
-        """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
+        """Return the verdict on a patch. All are decided on at once: one can change another."""
         found = self._verdicts
         if patch.id not in found:
             chosen = [entry.patch for entry in self.entries.values()]

@@ -94,7 +94,7 @@ class InstalledSite:
         self.after = after
         #: When a holder of the original took it ("earlier"), empty if nobody holds it any more.
         self.stale = ""
-        #: Whether the module has been executed again since, so that this site is history.
+        #: Whether the module has been executed again since, so that this site is past.
         self.past = False
 
     @property

@@ -210,7 +210,7 @@ class _Script:
             self._before = word
 
     def _pass_pattern(self, tokens: Iterator[tuple[bool, str]]) -> None:
-        """Pass over the pattern of a `case`, or its end."""
+        """Skip the pattern of a `case`, or its end."""
         if _pass(tokens, (False, "esac"), (True, ")")) == (False, "esac"):
             del self._within[-1:]
 

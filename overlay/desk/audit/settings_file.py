@@ -208,7 +208,7 @@ def value(text: str) -> Any:
 
 
 def in_yaml(text: str, path: str) -> dict[str, Any]:
-    """Return what a YAML has, by the paths of its keys. Raises `SettingsError`."""
+    """Return the values in a YAML by the paths of their keys. Raises `SettingsError`."""
     try:
         import yaml
     except ImportError as error:
@@ -227,7 +227,7 @@ def in_yaml(text: str, path: str) -> dict[str, Any]:
 
 
 def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
-    """Put what a YAML has into `found`, by the paths of its keys. Aliases can make very much of little."""
+    """Put the values in a YAML into `found`, by path, up to a limit: aliases can make a short file huge."""
     if len(found) > _MOST_SETTINGS:
         raise OverflowError
     if isinstance(data, dict) and data:

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 class Trial(Record):
-    """A patch on a source that it was not tested on, and what it may be there."""
+    """A patch on a source that it was not tested on, with the rows that may come of it."""
 
     patch: str
     #: Why nothing can be tried, empty if something can.
     refused: str = ""
-    #: What it would be with each choice of variants, the likeliest first: a row for each project.
+    #: The rows for each choice of variants, the likeliest first: a row for each project.
     choices: tuple[tuple[Row, ...], ...] = ()
-    #: What it is if upstream alone keeps the contract.
+    #: The rows if upstream alone keeps the contract.
     alone: tuple[Row, ...] = ()
-    #: What it is without any run: nothing that it replaces is there.
+    #: The rows without any run, if nothing that it replaces is there.
     absent: tuple[Row, ...] = ()
 
 
@@ -109,10 +109,10 @@ def _applied_before(patch: Patch, target: Target, version: str, table: Table) ->
     sources = [name for row in table.rows(patch, target) if row.verdict == APPLY for name in row.sources()]
     try:
         here = Version(version)
-    except InvalidVersion:  # it may be later than any
+    except InvalidVersion:  # it may be later than any release
         return sources[-1] if sources else ""
     for name in reversed(sources):
-        with suppress(InvalidVersion):  # of what is no release nobody knows when it was
+        with suppress(InvalidVersion):  # a commit or an image: nobody knows how old it is
             if Version(name.partition("==")[2]) <= here:
                 return name
     return ""
