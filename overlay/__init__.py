@@ -52,7 +52,7 @@ __all__ = [
 
 
 def _here() -> Engine:
-    # Imported when it is asked for: `import overlay` alone is what a start-up file may cost.
+    # Imported late: `import overlay` must stay cheap for processes that never enable it.
     from overlay.runtime.process import here
 
     return here()

@@ -1,7 +1,7 @@
 """What a known defect is: the vocabulary in which the records of `overlay.patches._defects` are written.
 
-Everything here is data, and none of it is imported where a trainer starts. What is judged by it is in
-`overlay.desk.audit`.
+Everything here is data, which no trainer imports at its start. `overlay.source.judge` judges an installation
+by it, `overlay.source.conditions` the settings of a job.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from overlay.patch import Project
 
-    #: What the settings of a job say of a defect.
+    #: A condition under which a job hits a defect.
     Condition = Union["Setting", "Before", "Beyond"]  # noqa: UP007 -- they are strings
 
-#: What a defect does to a job, the worst first: that which nobody notices.
+#: What a defect does to a job, the worst first. What nobody notices is the worst.
 HARMS: dict[str, str] = {
     "silent-wrong": "numbers, data or checkpoints are wrong, and nothing says so",
     "hang": "the job stands still until something times out",
@@ -27,7 +27,7 @@ HARMS: dict[str, str] = {
 
 
 class Setting(Record):
-    """A setting, and the values of it under which a defect is met, by one of `above`, `among`, `other`."""
+    """A setting, and the values under which a job hits a defect: one of `above`, `among`, `other`."""
 
     #: As the upstream spells it: an argument of a command line with underscores (`context_parallel_size`), or
     #: the end of a path in a configuration (`algorithm.adv_estimator`).
@@ -41,13 +41,13 @@ class Setting(Record):
 
 
 class Before(Record):
-    """A condition that releases before one bring, and no setting: the defect is wider there."""
+    """A condition that holds in every release before `version`, whatever the settings."""
 
     version: str
 
 
 class Beyond(Record):
-    """Something that a defect takes to be met and that no setting tells, as a clause: "a tool is called"."""
+    """A condition that no setting can tell, as a clause: "a tool is called"."""
 
     what: str
 
@@ -64,68 +64,66 @@ class Defect(Record):
     harm: str
     #: The settings under which a job hits it, in words; empty for those of the patch that fixes it.
     met: str = ""
-    #: The same for a machine: it is met if all conditions of one alternative are. None at all: by every job.
+    #: The same for a machine: a job hits it if all conditions of one alternative hold. Empty: every job does.
     when: tuple[tuple[Condition, ...], ...] = ()
-    #: The sites by which sources that have it are told from others; the table of the project says which those
-    #: are. Empty for a defect that a source has where the patch that fixes it applies.
+    #: The sites that tell sources with the defect from others, as the project's table lists them. Empty: a
+    #: source has the defect where the patch that fixes it applies.
     sites: tuple[str, ...] = ()
-    #: Of the variants of the patch, the names of those that have this defect; empty for all that apply.
+    #: The variants of the patch whose sources have this defect; empty for all.
     only: tuple[str, ...] = ()
-    #: Where upstream discusses it, as in a patch; empty for what the patch names.
+    #: Where upstream discusses it, as in a patch; empty if the patch says so.
     upstream: tuple[str, ...] = ()
     #: The first release without it, `None` while there is none.
     fixed: str | None = None
-    #: The test that measures it (a pytest node id), or `read`: in the source, and no run has shown it. Empty
-    #: for the contract of the patch, which upstream alone breaks, and without a patch for `read`.
+    #: The test that measures it (a pytest node id), or `read`: somebody has read the source, and no run has
+    #: shown it. Empty stands for the contract of the patch, and without a patch for `read`.
     shown: str = ""
     #: The id of the patch that fixes it, empty while there is none.
     patch: str = ""
-    #: What to do where no patch fixes it: a setting to avoid, something to use in its place. Empty if nothing
-    #: that is known helps.
+    #: What to do where no patch fixes it, such as a setting to avoid. Empty if nothing is known to help.
     way_out: str = ""
-    #: The test that does what `way_out` says and sees what is right, or upstream refuse, on each release
-    #: that has the defect (a pytest node id). Empty while nobody has tried it.
+    #: The test (a pytest node id) that follows `way_out` on each release with the defect, and sees right
+    #: results or a refusal by upstream. Empty while nobody has tried it.
     tried: str = ""
 
 
-#: What `Defect.shown` says of a defect that was found in the source and that no run has shown.
+#: The value of `Defect.shown` for a defect that somebody read in the source and no run has shown.
 READ = "read"
 
 
 class Dialect(Record):
-    """A way in which settings of jobs are written, and the defaults of what is left out."""
+    """A format in which the settings of a job are written, and the defaults of those left out."""
 
     #: For people: "the command line of ...".
     name: str
-    #: Whose defects such settings can tell about, by name.
+    #: The names of the projects whose defects such settings can tell about.
     projects: tuple[str, ...]
-    #: Patterns of keys that are in no other dialect: what a file is recognised by.
+    #: Patterns of keys that no other dialect has: they tell which dialect a file is in.
     marks: tuple[str, ...]
     #: Upstream's defaults, by key.
     defaults: dict[str, object]
-    #: What one setting says of another that is left out: (key, pattern of its value, other key, value of
-    #: that, or `...` if the upstream decides it by what no table here has). The first that fits counts.
+    #: What one setting says of another that is left out: (key, pattern of its value, other key, other value).
+    #: The other value is `...` if only the upstream knows it. The first entry that fits counts.
     implies: tuple[tuple[str, str, str, object], ...] = ()
-    #: By the key of a setting that names a whole configuration, patterns of those whose defaults are in
-    #: `sources`: beside another one no default is known.
+    #: For each setting that names a whole configuration, patterns of the names whose defaults are in
+    #: `sources`. With any other name, no default is known.
     whole: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 -- a record is never changed
-    #: Patterns of the words by which the programs are started that take these settings and no others: with
-    #: another one, no default is known.
+    #: Patterns of the words that start a program which takes exactly these settings. With any other program,
+    #: no default is known.
     programs: tuple[str, ...] = ()
-    #: Settings, with patterns of their values, that name a file or a checkpoint which goes before what is
-    #: given, and the settings that it decides; none for all.
+    #: Settings that name a file or a checkpoint which overrides what is given: (key, pattern of its value,
+    #: the settings that it overrides, or none for all).
     decided: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
-    #: Files of the upstreams that declare the options: Python with a parser or with classes of fields, or
-    #: YAML with the whole configuration. Where all are there, what a file of settings names besides is
-    #: unknown.
+    #: The upstream files that declare the options: Python with a parser or with classes of fields, or YAML
+    #: with the whole configuration. If all are there, a setting that none declares is unknown.
     sources: tuple[str, ...] = ()
-    #: By the end of a path, patterns of those that end so and mean something else.
+    #: For a key, patterns of longer paths that end in it and mean something else.
     aside: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 -- a record is never changed
-    #: Patterns of keys that are options all the same: of what starts a job, or made as an upstream runs.
+    #: Patterns of options that `sources` do not declare, such as those of a launcher.
     passed: tuple[str, ...] = ()
-    #: Of flags that switch something off, the argument in which the upstream keeps what they switch off.
+    #: For a flag that switches something off, the argument that holds what it switches off.
     negated: dict[str, str] = {}  # noqa: RUF012 -- a record is never changed
-    #: What the defects of a project take to be so besides, by its name.
+    #: By project, conditions that all its defects presuppose.
     assumes: dict[str, tuple[Setting, ...]] = {}  # noqa: RUF012 -- a record is never changed
 
 
@@ -150,7 +148,7 @@ def switched(key: str) -> Setting:
 
 
 def given(key: str) -> Setting:
-    """Return the condition that a setting has a value that switches something on, whatever it is."""
+    """Return the condition that a setting has any value that switches something on."""
     return Setting(key=key, other=(None, False, 0, ""))
 
 
@@ -160,5 +158,5 @@ def before(version: str) -> Before:
 
 
 def beyond(what: str) -> Beyond:
-    """Return what is to be the case and no setting tells."""
+    """Return a condition that no setting can tell."""
     return Beyond(what=what)

@@ -1,6 +1,6 @@
 """What a patch counts of what it changed, in less than a microsecond.
 
-The module of a patch may have it, or `effect.py` in its folder, as `EFFECT`:
+A patch may declare it as `EFFECT`, in its module or in `effect.py` in its folder:
 
     EFFECT = effect(
         __name__,
@@ -9,13 +9,13 @@ The module of a patch may have it, or `effect.py` in its folder, as `EFFECT`:
         then="without it {over} micro-batches over the budget",
     )
 
-A factory imports it and its function adds to it: `EFFECT.calls += 1`. There is no lock: two threads that add
-at the same moment may lose one. Nothing may be fetched from a device for a figure, and nothing computed there
-but an addition. What is there anyway may be put into it as it is: it is fetched when somebody asks, and never
+The replacement adds to it: `EFFECT.calls += 1`. There is no lock: two threads that add at the same moment may
+lose one. A figure must not make the replacement fetch from a device, or compute more there than one addition.
+It may hold a device scalar that exists anyway. That is fetched when somebody asks for the figure, and never
 at the end of a process.
 
-Where a patch hands a call on as it came, nothing is counted. Code that `torch.compile` compiles counts once,
-when it is traced.
+A call that a patch hands on as it came is not counted. Code that `torch.compile` compiles counts once, when
+it is traced.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     Number = Union[int, float]  # noqa: UP007 -- it is a string
 
 _INFINITE = float("inf")
-#: How figures of several processes become one, and what a figure begins with.
+#: How to combine the figures of several processes, and the value that a figure starts at.
 _COMBINE: dict[str, tuple[Any, Number]] = {"sum": (sum, 0), "max": (max, -_INFINITE), "min": (min, _INFINITE)}
 
 
 class Figure(Record):
     """One number that a patch keeps of its run."""
 
-    #: A Python name, under which it is added to.
+    #: The attribute that replacements add to.
     name: str
     #: What it is, as a clause after the number: "micro-batches over the budget".
     says: str
@@ -52,13 +52,13 @@ class Figure(Record):
 class Effect(Record):
     """What a patch counts: its figures, and what they have come to."""
 
-    #: What is counted first, in the singular: "step".
+    #: What `calls` and `changed` count, in the singular: "step".
     of: str
-    #: `changed` last; `calls` before that, unless each of them is changed.
+    #: `calls` first, unless each of them is changed; then `changed`, then the patch's own.
     figures: tuple[Figure, ...]
-    #: What it did to them, in the past tense.
+    #: What the patch did to those it changed, in the past tense.
     did: str = "changed"
-    #: What follows where something was changed, with names of figures in braces.
+    #: How the sentence goes on if something was changed, with names of figures in braces.
     then: str = ""
     #: Figures that have a value. None of them is infinite.
     values: dict[str, Number] = {}  # noqa: RUF012 -- nobody changes it
@@ -75,7 +75,7 @@ def _compiling() -> bool:
 
 
 def _note_trace(place: str) -> None:
-    """Count once that compiled code adds to the figures of a module, and forget how much it has changed."""
+    """Count one trace of the code in a module, and make `changed` unknown: compiled code does not count."""
     counts = _made[place]
     first, second, *_ = *(f"_{figure.name}" for figure in counts.effect.figures), ""
     setattr(counts, first, getattr(counts, first) + 1)
@@ -83,14 +83,14 @@ def _note_trace(place: str) -> None:
         setattr(counts, second, float("nan"))
 
 
-# Called while torch traces, and left out of what it compiles.
+# torch calls it while it traces, and leaves it out of what it compiles.
 vars(_note_trace)["_dynamo_marked_constant"] = True
 
 
 class _Kept:
-    """A figure of `Counts`. Code that is being compiled reads what it begins with, and sets nothing.
+    """The attribute of `Counts` for one figure. Code that torch compiles reads its start value, sets nothing.
 
-    Otherwise torch would guard the number and compile again when it changes, which is at each call.
+    Otherwise torch would guard the number, and compile again after each call.
     """
 
     def __init__(self, figure: Figure) -> None:
@@ -108,7 +108,7 @@ class _Kept:
 
 
 class Counts:
-    """What functions add to: a number under the name of each figure."""
+    """What replacements add to: a number under the name of each figure."""
 
     __slots__ = ()
     effect: Effect
@@ -116,7 +116,7 @@ class Counts:
     place: str
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset each figure."""
         for figure in self.effect.figures:
             setattr(self, figure.name, _COMBINE[figure.combine][1])
 
@@ -132,14 +132,14 @@ class Counts:
         return found
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        # A function that travels pickled by value counts where it runs. A copy is the original.
+        # A function that is pickled by value counts in the process that runs it. A copy is the original.
         return arrive, (self.place,)
 
 
 def effect(
     place: str, of: str, *figures: Figure, did: str = "changed", then: str = "", always: bool = False
 ) -> Any:
-    """Return what functions of a patch add to.
+    """Return what the replacements of a patch add to.
 
     Args:
         place: `__name__` of the module that calls this, and keeps the result as `EFFECT`.
@@ -148,7 +148,7 @@ def effect(
         figures: What else is counted.
         did: What `changed` counts, in the past tense.
         then: As in `Effect`.
-        always: Whether what is looked at is changed each time: there are no `calls` then.
+        always: Whether the patch changes all that it looks at: then there are no `calls`.
 
     """
     own: tuple[Figure, ...] = (Figure(name="changed", says=f"{plural(of)} {did}"),)
@@ -163,14 +163,14 @@ def effect(
     return made
 
 
-#: By the module that holds it.
+#: The counts of each patch, by the module that holds them.
 _made: dict[str, Any] = {}
 
 
 def load(module: str) -> None:
-    """Import what the patch in a module counts, if it does: a patch that is in place begins at nothing.
+    """Import the counts of the patch in a module, if it has any, so that they start at nothing.
 
-    Of a patch that was not loaded from a module, the name is empty.
+    The name is empty for a patch that was not loaded from a module.
     """
     if not module:
         return
@@ -183,7 +183,7 @@ def load(module: str) -> None:
 
 
 def arrive(place: str) -> Any:
-    """Return what functions add to here that came pickled from another process, or were copied."""
+    """Return this process's counts for a function that was unpickled or copied here."""
     if place not in _made:
         __import__(place)
     return _made[place]
@@ -224,12 +224,12 @@ def told(effect: Effect) -> str:
     known = {one.name: shown(values[one.name], one.unit) for one in effect.figures if one.name in values}
     try:
         return f"{text}; {effect.then.format_map(known)}" if effect.then else text
-    except KeyError:  # of nothing that was changed has such a figure been taken
+    except KeyError:  # nothing has set a figure that `then` names
         return text
 
 
 def plural(word: str) -> str:
-    """Return the plural of a word, or of words whose last has one."""
+    """Return the plural of a word, or of a phrase that ends in its noun."""
     return f"{word}es" if word.endswith(("ch", "sh", "s", "x")) else f"{word}s"
 
 
@@ -247,11 +247,11 @@ def shown(number: Number, unit: str = "") -> str:
 
 
 def _fetched(value: Any, *, wait: bool) -> Number:
-    """Return the number in a scalar of a device, NaN if it would have to be waited for, or cannot be had."""
+    """Return the number in a device scalar, NaN if it cannot be had, or not without waiting."""
     try:
         if not wait and not getattr(value, "is_cpu", True):
             return float("nan")
-        # A count stays one, whatever holds it.
+        # An integer stays an integer, whatever holds it.
         found = value.item() if hasattr(value, "item") else value
         return int(found) if isinstance(found, int) else float(found)
     except Exception:  # noqa: BLE001 -- a figure must not stop a job
@@ -259,11 +259,11 @@ def _fetched(value: Any, *, wait: bool) -> Number:
 
 
 def clear() -> None:
-    """Begin anew with all figures of this process."""
+    """Reset all figures of this process."""
     for counts in _made.values():
         counts.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    # The child has not done what its parent did: it would count twice in the sum of both.
+    # A fork starts at nothing: what its parent did would count twice in the sum of both.
     os.register_at_fork(after_in_child=clear)

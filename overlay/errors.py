@@ -28,7 +28,7 @@ class LockError(OverlayError):
 
 
 class TrustError(LockError):
-    """A file of what was proven here is missing or damaged. Nothing of it was used."""
+    """The user's own table, as `OVERLAY_TRUST` names it, is missing or damaged. Nothing of it was used."""
 
 
 class PinError(PatchError):

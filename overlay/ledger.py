@@ -59,7 +59,7 @@ class Met(Record):
     harm: str
     #: `mended`, `open` or `unknown-source`.
     state: str
-    #: The settings by which it is met.
+    #: The settings by which the job hits it.
     why: str
     #: What to do about it; empty where it is patched.
     way_out: str = ""
@@ -83,9 +83,9 @@ class Status(Record):
     half_patched: tuple[str, ...] = ()
     #: Of the selection, the companions that nobody named: one that cannot be applied stops nothing.
     companions: tuple[str, ...] = ()
-    #: The known defects that affect this job, on the rank that says so.
+    #: The known defects that affect this job; empty on all ranks but the first.
     met: tuple[Met, ...] = ()
-    #: In a folder of a job, the digest of the code of `overlay`, patches included, and of each `pack NAME`.
+    #: Only in a ledger's file: the digest of `overlay`'s code, patches included, and of each `pack NAME`.
     code: Mapping[str, str] = {}
 
     def __str__(self) -> str:

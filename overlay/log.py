@@ -1,12 +1,12 @@
 """The log: exact lines on the logger `overlay`.
 
-A job has many processes, and a line that each of them writes is read by nobody. What one rank does goes to
-`debug`, with its rank and host. A warning comes from everywhere: before the ranks have met, nobody knows
-whether another one has the same. Within a process it comes once. Its words are the same on all ranks but for
-the last one, so that Ray, which folds lines that are the same, folds them.
+A job has many processes, and nobody reads a line that each of them writes. So what one rank does goes to
+`debug`, with its rank and host. Warnings come from every rank: before the ranks have met, none knows whether
+another has the same. A process logs each warning once. Only its last word differs between ranks, so that Ray
+folds the lines into one.
 
 Unless the application has given that logger a handler of its own, lines go to standard error as they are,
-so that they can be found with grep whatever the application does to the root logger.
+so that grep finds them whatever the application does to the root logger.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from overlay.model.rank import is_first, rank_and_host
 _level = "info"
 #: Warnings of this session.
 _warned: set[str] = set()
-#: Whether this process is heard for its job and has said in one line what it has: what comes after is news.
+#: Whether this process has logged the job's one line on what is in place: what comes later is news.
 _summed_up = False
 
 
@@ -31,7 +31,7 @@ def set_level(level: str) -> None:
 
 
 def sum_up(*, done: bool) -> None:
-    """Set whether this process has said in one line what it has, so that what it does later is news."""
+    """Set whether this process has logged the job's one line on what is in place."""
     global _summed_up  # noqa: PLW0603 -- of the process, as the log is
     _summed_up = done
 
@@ -52,12 +52,12 @@ def info(message: str) -> None:
 
 
 def own(message: str) -> None:
-    """Log what every rank does for itself: at `debug`, or if the job has been told what there is, as news."""
+    """Log what each rank does for itself: at `debug`, or as news if rank 0 does it after its one line."""
     (info if _summed_up and is_first() else debug)(message)
 
 
 def of_job(message: str) -> None:
-    """Log what is so on all ranks: rank 0 says it, and a process that is no rank."""
+    """Log what holds on all ranks: at `info` on rank 0 or in a process that is no rank, else at `debug`."""
     (info if is_first() else debug)(message)
 
 
@@ -91,7 +91,7 @@ def _write(level: str, message: str) -> None:
             stream = property(lambda _: sys.stderr, lambda *_: None)
 
             def handleError(self, _: logging.LogRecord) -> None:  # noqa: N802 -- logging's name
-                """Ignore a stream that is closed: no import may fail of a line in a log."""
+                """Ignore a stream that is closed: no import may fail because of a line in a log."""
 
         logger.addHandler(StandardError())
         logger.setLevel(logging.DEBUG)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     #: Builds the function that takes the place of `original`. It is called once, when the target module
     #: has been imported, and may import whatever the upstream itself needs (torch included). It must
-    #: return a plain function with the parameters of `original`, and those that the replacement says it adds.
+    #: return a plain function with the parameters of `original`, plus those in `Replacement.adds`.
     Factory = Callable[[Any, ModuleType], Callable[..., Any]]
 
     #: Reads a file of the upstream by its path relative to the folder that holds the top-level package,
     #: `None` if there is no such file. `package/../setup.py` is a file beside a package.
     ReadFile = Callable[[str], "str | None"]
 
-    #: What can be asked of a site beside its being as it was tested.
+    #: What a variant can ask of a site other than to be as it was tested.
     Fact = Union["Present", "Absent", "Calls"]  # noqa: UP007 -- they are strings
 
 
@@ -70,16 +70,16 @@ class Absent(_Fact):
 
 
 class Calls(_Fact):
-    """A function that is relied on for one call: of what else is in it, nothing is asked.
+    """A function that a variant relies on for one call; the rest of it may differ.
 
-    It must call `callee`, a name that it looks up in its module, in each run that does not raise before: in a
-    statement of its own body, under no condition, with no `return` before it. It may be neither decorated nor
-    bound twice, nor a generator. What stands at `callee` must be in the shape as well.
+    Each run that does not raise first must call `callee`, a name of its module: in a statement of the
+    function's own body, under no condition, with no `return` before it. The function may be neither
+    decorated, nor bound twice, nor a generator. `callee` must be as it was tested (`variant` asks for that).
     """
 
     site: str
     callee: str
-    #: Whether that is all it mentions of the name, and its last statement: all else has been done by then.
+    #: Whether the call is the last statement and the only mention of the name: all else is done by then.
     last: bool = False
 
 
@@ -91,8 +91,8 @@ class Replacement(Record):
     #: Keywords that it takes beyond those of the original, each with a default: what callers of a later
     #: upstream pass, and look for with `inspect.signature`.
     adds: tuple[str, ...] = ()
-    #: Whether nothing stands there yet, so that the factory gets `None` for the original. It takes the
-    #: place of nothing then, and `disable()` removes it.
+    #: Whether the patch adds the name: the factory gets `None` for the original, and `disable()` removes
+    #: the name again.
     new: bool = False
 
 
@@ -129,17 +129,17 @@ def variant(name: str, *parts: Replacement | Fact | str) -> Variant:
     replacements = tuple(part for part in parts if isinstance(part, Replacement))
     facts = tuple(part for part in parts if isinstance(part, (Present, Absent, Calls)))
     same = [part for part in parts if isinstance(part, str)]
-    # What is called decides as much as that it is called.
+    # What the callee does matters as much as that it is called.
     called = [f"{one.site.partition(':')[0]}:{one.callee}" for one in facts if isinstance(one, Calls)]
     same += sorted({*called}.difference(sites))
     return Variant(name=name, same=tuple(same), facts=facts, replacements=replacements)
 
 
 def around(function: Callable[..., Any]) -> Factory:
-    """Return a factory of replacements that call `function` with the original before what they are given.
+    """Return the factory of a replacement that calls `function(original, *args, **kwargs)`.
 
-    So `function(original, *args, **kwargs)` names the parameters that it reads and hands on the rest. The
-    replacement has the signature of the original. Use it as a decorator.
+    So `function` names the parameters that it reads, and hands on the rest. The replacement has the signature
+    of the original. Use it as a decorator.
     """
     from functools import wraps
 
@@ -159,12 +159,12 @@ class Target(Record):
 
     project: Project
     variants: tuple[Variant, ...]
-    #: A patch applies without an optional target; if that is installed, it must be of a known shape.
+    #: Whether the patch applies without this target. If it is installed, its source must still be known.
     optional: bool = False
-    #: Name of another target's project, for whose sake alone this one is changed: where there is nothing to
-    #: change in that one (it is not installed, or another release), this one is `not-needed`.
+    #: The name of another target's project, for whose sake alone this one is changed. If that one needs
+    #: nothing (it is not installed, or another release), this one is `not-needed`.
     serves: str = ""
-    #: Sites that tell sources apart beside those of the variants: where upstream has fixed it, for one.
+    #: More sites that tell sources apart, such as the one where upstream has fixed the defect.
     tells: tuple[str, ...] = ()
 
     def modules(self) -> list[str]:
@@ -200,8 +200,8 @@ class Patch(Record):
     requires: tuple[str, ...] = ()
     #: Ids of patches whose work it does as well: where it applies, they are not needed.
     includes: tuple[str, ...] = ()
-    #: Whether it is selected along with whatever else is, unless it is dropped by its id: it fixes nothing,
-    #: and serves those that do.
+    #: Whether every selection brings it along, unless a term drops it: it fixes nothing itself, and serves
+    #: the patches that do.
     companion: bool = False
     #: Of a companion: what a job does without it, as a clause of a warning.
     without: str = ""
@@ -235,12 +235,12 @@ class Contract(Record):
     #: says that the patch, or the upstream under it, refused: that is not silent.
     check: Callable[[str], str]
     #: Compares what the patch does with what this very upstream does without it, where upstream is right, and
-    #: returns the first difference: a change of upstream's that the patch would undo. Whoever writes a row of
-    #: the table runs it after `check`, in the same process. It takes the patch out again.
+    #: returns the first difference: a change of upstream's that the patch would undo. A row of the table is
+    #: written only if this passes too. It runs after `check`, in the same process, and takes the patch out.
     alike: Callable[[str], str] | None = None
     #: Modules that take long to import, and that nothing patches: imported once, before a source is changed.
     before: tuple[str, ...] = ()
-    #: Whether it starts programs, which see a change of a source on disk, and none in this process.
+    #: Whether it starts programs: they see a source changed on disk, but none changed in this process.
     starts: bool = False
 
     def strictly(self, seed: str) -> str:

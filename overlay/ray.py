@@ -1,9 +1,9 @@
-"""Ray: a `runtime_env` by which every worker of a job is armed at its start.
+"""Ray: a `runtime_env` that arms every worker of a job at its start.
 
 It sets environment variables, which the start-up file in each worker reads. The single slot of
-`worker_process_setup_hook` is left to whoever has it. Ray merges the variables of a job with those of a task
-or an actor, so that builders of such further down keep these. A driver that is enabled before it calls
-`ray.init` does the same by itself.
+`worker_process_setup_hook` stays free for others. Ray merges the variables of a job with those of a task or
+an actor, so a `runtime_env` further down keeps them. A driver that is enabled before it calls `ray.init` does
+the same by itself.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-#: By which Ray tells the driver of a submitted job what that was submitted with, as JSON.
+#: The variable in which Ray tells the driver of a submitted job how it was submitted, as JSON.
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a `runtime_env` that arms, merged into an existing one, which is not changed.
 
-    The settings are those of this process: its environment, and what `enable()` was given. What `existing`
-    says in its `env_vars` is kept. In the driver of a submitted job, what that was submitted with is
-    left out: Ray takes no variable twice.
+    The settings are those of this process: its environment, and what `enable()` was given. The `env_vars` of
+    `existing` are kept. In the driver of a submitted job, variables that it was submitted with are left out,
+    as Ray takes none twice.
     A relative path in `OVERLAY_PIN` or `OVERLAY_TRUST` becomes an absolute one, which every node must have.
 
     Raises:

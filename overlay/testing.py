@@ -16,7 +16,7 @@ __all__ = ["as_without", "assert_applied", "enable", "with_patches", "without"]
 
 
 def without(made: Callable[[], Result]) -> tuple[Result, Result]:
-    """Return what is made with the patches that were enabled, and without them: they are out from then on."""
+    """Return what `made` returns with the enabled patches, and then without them. They stay out."""
     from overlay.runtime.process import here
 
     ours = made()
@@ -25,7 +25,7 @@ def without(made: Callable[[], Result]) -> tuple[Result, Result]:
 
 
 def as_without(made: Callable[..., object]) -> Callable[..., str]:
-    """Return the `alike` of a contract: what `made` returns is the same with the patches and without."""
+    """Return the `alike` of a contract: it compares what `made` returns with the patches and without."""
 
     def alike(*given: Any) -> str:
         ours, theirs = without(lambda: made(*given))

@@ -103,7 +103,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     given = read_settings(arguments.settings, tree) if arguments.settings else None
     by_default = arguments.patches is None
     plan = engine.plan_each(tree) if by_default else engine.plan(arguments.patches, tree)
-    # Of the patches that only their ids select, a job has none unless somebody names them.
+    # An opt-in patch is in no job unless somebody names it.
     selected = engine.chosen("all").ids if by_default else None
     audit = make_audit(engine, plan, tree, selected=selected, settings=given, harms=arguments.harm or ())
     if arguments.explain:
@@ -161,7 +161,7 @@ OPT_IN = "opt-in"
 
 
 def patch_table(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
-    """Return the table of `overlay list`: those that are of use here come first."""
+    """Return the table of `overlay list`: patches of installed projects come first."""
     rows = []
     for patch in items:
         opt_in = " (opt-in)" if patch.opt_in and verdicts[patch.id] != OPT_IN else ""

@@ -32,20 +32,20 @@ def write(text: str) -> None:
             sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be printable here
         print(text, flush=True)
     except OSError as error:
-        # What is still buffered goes nowhere, or the interpreter would fail on it once more at its end.
+        # Drop what is still buffered: the interpreter would fail on it again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise ReportError(f"the output cannot be written: {error}") from error
 
 
 def say(text: str) -> None:
-    """Write a remark to standard error, apart from the output: in one line, but for a person's eyes."""
+    """Write a remark to standard error: in one line, or wrapped if a person reads it on a terminal."""
     said = f"overlay: {text}"
     sys.stderr.write(f"{wrap(said, '  ', first='') if sys.stderr.isatty() else said}\n")
 
 
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Return names in a row, of very many the first."""
+    """Return names in a row: the first `most`, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return between.join(names[:most]) + more
 

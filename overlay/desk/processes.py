@@ -45,7 +45,7 @@ class Commands:
     def run(
         self, words: Sequence[str], environ: Mapping[str, str], output: IO[bytes], seconds: float, folder: str
     ) -> int | None:
-        """Run a command in a folder, and return its exit status: `None` if its time was over.
+        """Run a command in a folder, and return its exit status, `None` if it ran out of time.
 
         The first variable of the environment must be this command's own: it marks what the command starts.
         Raises `InterruptedError` in a thread whose results nobody waits for any more.

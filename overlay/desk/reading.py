@@ -10,7 +10,7 @@ from overlay.model.record import Record
 
 
 def record_of(kind: type[Record], data: Any, names: Mapping[str, Any] | None = None) -> Any:
-    """Return a record of those keys that it has a field for. `names`: what its annotations name.
+    """Return a record of the keys that it has a field for. `names`: the types that its annotations name.
 
     Raises `TypeError`, which names the key and its value, for what has another type, and for what is missing.
     """

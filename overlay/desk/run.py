@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-#: As a shell has them, for a command that cannot be started.
+#: The exit codes of a shell for a command that cannot be started.
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
-#: Its own options with a value.
+#: The options of `overlay run` that take a value.
 _WITH_VALUE = ("--patches", "--pin")
 _EPILOG = (
     "All words after COMMAND are passed to it; you may put -- before it. Exit codes: that of the "
@@ -52,7 +52,7 @@ def add(commands: Any) -> None:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the options of `overlay run`, and the command: the first word that is none, and all after it."""
+    """Return the options of `overlay run`, and the command: from the first word on that is no option."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
         at += 2 if words[at] in _WITH_VALUE else 1
@@ -61,7 +61,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(_: Engine, arguments: argparse.Namespace) -> int:
-    """Become the command, with the environment by which start-up files arm."""
+    """Become the command, in an environment in which start-up files arm every Python."""
     if not arguments.words:
         raise SelectionError("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
     environ = dict(os.environ)
@@ -119,12 +119,12 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
-    """Return the exit code with which nothing is started, 0 if all is well. Raises what a setting raises."""
+    """Return the exit code if the command must not start, 0 if it may. Raises `OverlayError`."""
     from overlay.launch.doctor import ask, interpreter_of, interpreter_of_ranks, on_path, path_of, refusal
 
     path = environ.get("PATH")
     known, ranks = interpreter_of(words, path), interpreter_of_ranks(words, environ)
-    checked = known is None  # which may start any Python, this one among them
+    checked = known is None  # then the command may start any Python, this one among them
     if checked:
         _check(environ)
     unpatched: dict[str, str] = {}
@@ -161,7 +161,7 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
 
 
 def _check(environ: dict[str, str]) -> None:
-    """Raise `OverlayError` for what a process of this installation would not be enabled with."""
+    """Raise `OverlayError` if a process of this installation could not be enabled in an environment."""
     before = dict(os.environ)
     try:
         settings.log_level(environ)

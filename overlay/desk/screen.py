@@ -32,7 +32,7 @@ _COMMAND = "torchrun --nproc-per-node 8 train.py"
 _ORDER = ("numbers", "memory", "hangs", "crashes", "speed", "safety")
 #: Ids in a sentence, at most.
 _NAMED = 4
-#: Patches of one project that are named for one thing that they change; `overlay plan` names all.
+#: The most patches of a project that are named for one kind of change; `overlay plan` names all.
 _SHOWN = 12
 
 

@@ -1,4 +1,4 @@
-"""Is a Python process that starts here and now patched? All that could be in the way is asked."""
+"""Is a Python process that starts here and now patched? The checks cover all that could be in the way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Where the package lies.
 PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
-#: What the start-up files are called, beside their endings.
+#: The name of the start-up files, without their endings.
 _NAME = "overlay-startup"
 #: Programs that start the command in their arguments, in the same environment and on the same machine.
 _STARTERS = (
@@ -76,19 +76,19 @@ def interpreter_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> In
 
 
 def _is_python(program: str) -> bool:
-    """Return whether a program is called as Python is."""
+    """Return whether a program has a name of Python's, such as `python3.12`."""
     name = os.path.basename(program)
     return name.startswith("python") and not name.removeprefix("python").strip("0123456789.t")
 
 
 def _options(words: Sequence[str]) -> tuple[str, ...]:
-    """Return those options of an interpreter by which it may leave out start-up files or packages."""
+    """Return the options of an interpreter that can keep it from start-up files or packages."""
     found: list[str] = []
     rest = iter(words)
     for word in rest:
         if word[:1] != "-" or word[1:2] in ("", "-"):
             break
-        # After one of these comes no other letter of an option, but what belongs to it.
+        # What follows one of these letters is its argument, and no other option.
         last = next((place for place, letter in enumerate(word) if letter in "cmWX"), len(word))
         found += [f"-{letter}" for letter in word[1:last] if letter in "EIPSs"]
         if word[last:] in ("W", "X"):
@@ -131,7 +131,7 @@ def _first_line(program: str) -> list[str]:
         return []
     words = first[2:].split() if first.startswith("#!") else []
     if words and second.startswith("'''exec' "):
-        # How installers write a path that is too long, or has a space in it, for a first line.
+        # Installers write it so if a path is too long for a first line, or has a space in it.
         with suppress(ValueError):
             words = shlex.split(second.removeprefix("'''exec' "))[:1]
     if words and os.path.basename(words[0]) == "env":
@@ -156,14 +156,14 @@ class Reply(Record):
     started: str
     #: Whether it is enabled.
     enabled: bool
-    #: What it printed meanwhile.
+    #: What overlay printed in it.
     said: str
     #: The environment that it belongs to, as its `sys.prefix` has it.
     prefix: str
 
     @property
     def other(self) -> bool:
-        """Whether it is another environment than ours, in which another overlay may be or none."""
+        """Whether it is another environment than ours: that may have another overlay, or none."""
         return self.prefix != os.path.realpath(sys.prefix)
 
 
@@ -176,7 +176,7 @@ _PROBE = (
 
 
 def armed_environment() -> dict[str, str]:
-    """Return the environment of this process, as one that is armed, without any other setting or patch."""
+    """Return the environment of this process, armed, without any other setting and with no patch selected."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
     return {**environ, "OVERLAY": "1", "OVERLAY_PATCHES": "none"}
 
@@ -195,7 +195,7 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"{interpreter.path} did not start within 60 s") from error
     _, mark, found = done.stdout.rpartition("overlay-probe\n")
-    # Of one that said nothing, by where it lies.
+    # One that said nothing belongs to the environment that it lies in.
     beside = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
     enabled, prefix, started, *_ = found.split("\n") if mark else [""] * 3
     return Reply(
@@ -230,7 +230,7 @@ def why_unarmed() -> str:
     try:
         options = ("-S",) * sys.flags.no_site + ("-I",) * sys.flags.isolated
         answer = ask(Interpreter(path=sys.executable, options=options), armed_environment())
-    except Exception as error:  # noqa: BLE001 -- no job may fail of a question
+    except Exception as error:  # noqa: BLE001 -- a question must not fail a job
         return f"none can be asked ({error!r})"
     if answer.said:
         sys.stderr.write(f"{answer.said}\n")
@@ -307,7 +307,7 @@ class Checkup(Record):
 
 
 def examine(engine: Engine) -> Checkup:
-    """Look at everything by which a process of a job could be left unpatched. Never raises."""
+    """Check everything that could leave a process of a job unpatched. Never raises."""
     projects: tuple[Installed, ...] = ()
     with suppress(OverlayError):
         projects = engine.installed()
@@ -348,7 +348,7 @@ def _variable() -> Check:
 
 
 def _settings(engine: Engine) -> Check:
-    """Read every setting, the selection and the packs among them."""
+    """Check every setting, including the selection and the packs."""
     try:
         settings.read()
         engine.tested()  # which reads the file that OVERLAY_TRUST names
@@ -378,7 +378,7 @@ def _pin(engine: Engine) -> Check:
 
 
 def _pythons() -> list[Check]:
-    """Ask the Pythons that commands without a path start: they need not be the one that runs this."""
+    """Ask the Pythons that `python` and `python3` start: they need not be the one that runs this."""
     checks: dict[str, Check] = {}
     for interpreter in on_path():
         name = os.path.basename(interpreter.path)

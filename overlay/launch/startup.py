@@ -20,7 +20,7 @@ _HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 #: Why this process, a worker of Ray, must not work.
 _refusal = ""
 
-#: What says no in a variable that is yes or no. It is asked here too where what else asks is broken.
+#: Values that mean no. They stand here too, because `overlay.model.settings` may be the part that is broken.
 _NO = ("", "0", "false", "no", "off")
 
 
@@ -48,7 +48,7 @@ def start() -> None:
             SPAWNED.watch(adds=False)
     except Exception as error:  # noqa: BLE001 -- an interpreter must start, whatever is wrong with overlay
         text = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
-        # Somebody who says something else than yes or no to strict mode meant to say something about it.
+        # Strict mode with a value that is neither yes nor no counts as on: somebody meant to set it.
         stop = bool(os.environ.get("OVERLAY_PIN", "").strip()) or not _says_no("OVERLAY_STRICT")
         text = f"overlay: {'this process is stopped' if stop else 'NOT enabled'}: {text}"
         _say(f"{text}\n")

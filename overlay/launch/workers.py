@@ -1,18 +1,18 @@
-"""Processes that this one starts are armed as it is: those of its Ray jobs, and those of `multiprocessing`.
+"""Arms the processes that this one starts, as it is armed itself: those of Ray jobs and `multiprocessing`.
 
-While overlay is enabled, it stands at the calls by which these start processes.
+While overlay is enabled, it wraps the calls by which these start processes.
 
 Ray hands the settings of a job on in one call, `connect(..., job_config=...)`, once they are complete: what
 `ray.init` was given, and what hooks made of it. A job that is submitted, by `ray job submit` or from Python,
-goes through `JobSubmissionClient.submit_job(..., runtime_env=...)`. There the variables that arm are added to
-the `env_vars` of the job's `runtime_env`, but for those that somebody has set. No other field is touched.
+goes through `JobSubmissionClient.submit_job(..., runtime_env=...)`. Each wrapper adds the variables that arm
+to the `env_vars` of the job's `runtime_env`, except those that somebody has set. It touches no other field.
 
 A process that `multiprocessing` spawns imports the script again, but runs no block for `__main__`: an
 `overlay.enable()` there does not reach it. It starts with one call, `multiprocessing.util.spawnv_passfds`,
-and so does a fork server. The environment has the variables that arm during that call. torch's `DataLoader`
-and `torch.multiprocessing` start theirs so too.
+and so does a fork server. During that call, the environment has the variables that arm. torch's `DataLoader`
+and `torch.multiprocessing` start their processes in the same way.
 
-Where that cannot work, it is said once, and in strict mode it is an error, before anything of a job is sent.
+Where that cannot work, a warning says so once. In strict mode it is an error, before any of a job is sent.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def variables() -> dict[str, str]:
 
 
 class Interception:
-    """Replaces calls of some modules, now or as soon as these are imported."""
+    """Wraps a function in each of some modules, now or as soon as the module is imported."""
 
     def __init__(self, library: str, calls: Mapping[str, str]) -> None:
-        """Take the library, as messages name it, and by module the call that is replaced there."""
+        """Take the name of the library in messages, and by module the function that is wrapped there."""
         self._library = library
         self._calls = calls
         self._finder: WatchingFinder | None = None
@@ -60,7 +60,7 @@ class Interception:
         self._unarmed: str | None = None
 
     def watch(self) -> None:
-        """Stand there. Raises `WorkersError` in strict mode, if processes run already that are not armed."""
+        """Wrap the calls. Raises `WorkersError` in strict mode, if unarmed processes run already."""
         if self._finder is not None:
             return
         self._finder = WatchingFinder(frozenset(self._calls), self._imported)
@@ -69,7 +69,7 @@ class Interception:
             module = sys.modules.get(name)
             if module is not None and self._finder.has_executed(name, module):
                 self._imported(name, module)
-        self._look_around()
+        self._refuse_running()
 
     def leave(self) -> None:
         """Restore the originals."""
@@ -84,7 +84,7 @@ class Interception:
         self._said.clear()
 
     def _imported(self, name: str, module: object) -> None:
-        """Replace the call of a module that has been executed, or executed again."""
+        """Wrap the function of a module that has been executed, or executed again."""
         *path, attribute = self._calls[name].split(".")
         owner = getattr(module, path[0], None) if path else module
         original = getattr(owner, attribute, None)
@@ -99,10 +99,10 @@ class Interception:
             setattr(owner, attribute, own)
 
     def _stand_in(self, name: str, module: Any, original: Any) -> Any:
-        """Return what takes the place of a call, `None` if nothing does."""
+        """Return the wrapper of a function, `None` if it stays as it is."""
         raise NotImplementedError
 
-    def _look_around(self) -> None:
+    def _refuse_running(self) -> None:
         """Refuse what runs already and is not armed."""
         raise NotImplementedError
 
@@ -110,7 +110,7 @@ class Interception:
         """Return why no Python that starts here is armed, empty if one is."""
         if self._unarmed is None:
             self._unarmed = ""
-            # What the start-up file has not done here, it need not do elsewhere.
+            # If the start-up file has not run here, it may not run elsewhere either.
             if not getattr(sys.modules.get("overlay.launch.startup"), "started", False):
                 from overlay.launch.doctor import why_unarmed
 
@@ -118,7 +118,7 @@ class Interception:
         return self._unarmed
 
     def _refuse(self, reason: str, way_out: str) -> None:
-        """Say it once. Raises `WorkersError` instead in strict mode."""
+        """Warn once that processes are not patched. Raises `WorkersError` instead in strict mode."""
         text = f"{self._library}: {reason}. What to do: {way_out}"
         if here().strict:
             raise WorkersError(text)
@@ -134,10 +134,10 @@ _NOT_ENABLED = "overlay is not enabled at their start"
 _WORKER = "ray._private.worker"
 _CLIENT = "ray.util.client_connect"
 _JOBS = "ray.dashboard.modules.job.sdk"
-#: Fields of a `runtime_env` by which workers get another Python, in which overlay may not be. (What `pip` and
-#: `uv` make sees the packages of the cluster's Python, its start-up files included.)
+#: Fields of a `runtime_env` that give workers another Python, which may lack overlay. (The environments of
+#: `pip` and `uv` see the packages of the cluster's Python, its start-up files included.)
 _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
-#: With what the namespaces begin in which Ray's own processes are drivers, such as those of its dashboard.
+#: The prefix of namespaces in which Ray's own processes, such as those of its dashboard, are drivers.
 _RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
 #: What decides which patches are in force in a process.
@@ -146,7 +146,7 @@ _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(
 
 
 class RayJobs(Interception):
-    """Stands at the calls by which Ray sends a job's settings out: of a driver, a client, and a submitter."""
+    """Wraps the calls by which a driver, a client and a submitter send the settings of a job."""
 
     def __init__(self) -> None:
         submit = "JobSubmissionClient.submit_job"
@@ -155,7 +155,7 @@ class RayJobs(Interception):
     def _stand_in(self, name: str, module: Any, original: Any) -> Any:
         names, settings_in = _parameters(original), "runtime_env" if name == _JOBS else "job_config"
         if settings_in not in names:
-            # In workers that are armed already it does not matter.
+            # It does not matter in workers, which the environment has armed.
             if settings.says_no(os.environ.get("OVERLAY", "")):
                 call = f"{name}.{self._calls[name]}"
                 what = f"{call} is not as overlay knows it: it cannot arm the workers of jobs by itself"
@@ -184,10 +184,10 @@ class RayJobs(Interception):
         return stand_in
 
     def _connected(self, given: dict[str, Any]) -> Any:
-        """Return the settings of a job that this process drives, with what arms: a copy, or the very ones.
+        """Return the settings of a job that this process drives, with the variables that arm.
 
-        Where Ray was started armed, so is its own agent, which starts a job in which those that are submitted
-        run. It writes into a log of Ray's: what it said there would be missing in the log of each of them.
+        If Ray was started armed, so is its agent. Submitted jobs run in a job that the agent drives. It logs
+        to a file of Ray's: what it said there would be missing in the log of each submitted job.
         """
         from copy import copy
 
@@ -203,26 +203,26 @@ class RayJobs(Interception):
         return made
 
     def _armed(self, env: Any, *, drives: bool | None) -> Any:
-        """Return a `runtime_env` with what arms: a copy, or the very one.
+        """Return a `runtime_env` with the variables that arm: a copy, or the same if there is nothing to add.
 
-        `drives`: whether this process drives a job of a user's, or one of Ray's; `None` if another one does.
+        `drives`: whether this process drives a user's job, or one of Ray's; `None` if another process drives.
         """
         given = env.get("env_vars") if isinstance(env, dict) else ""
         if not isinstance(given, (dict, type(None))):
-            return env  # Ray has something to say about that
+            return env  # Ray raises an error for that
         given = given or {}
         said, place = given.get("OVERLAY"), "its runtime_env"
-        if said is None:  # an empty variable of a process is none
+        if said is None:  # an empty variable of a process counts as unset
             said, place = os.environ.get("OVERLAY") or None, "the environment of its driver"
         if settings.says_no(said):
             log.info(f"Ray: the workers of this job are not patched, because of OVERLAY={said} in {place}")
             return env
-        by_hand = "OVERLAY" in given  # then somebody vouches for it
+        by_hand = "OVERLAY" in given  # then the user vouches for it
         sure = by_hand or self._reads_variables(env)
         added = {name: value for name, value in variables().items() if name not in given}
         if by_hand:
             added = {name: value for name, value in added.items() if _DEFAULTS.get(name) != value}
-        told = _introduced() if drives else {}
+        told = _announced() if drives else {}
         if added and drives is not False:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
             what = "the workers of this job" if drives else "this job, if it is installed where the job runs,"
@@ -254,7 +254,7 @@ class RayJobs(Interception):
             )
         return sure
 
-    def _look_around(self) -> None:
+    def _refuse_running(self) -> None:
         """Refuse a process that has started a job already, whose workers are not armed as it is."""
         worker = sys.modules.get(_WORKER)
         driver = getattr(worker, "global_worker", None)
@@ -281,11 +281,11 @@ class RayJobs(Interception):
             )
 
 
-def _introduced() -> dict[str, str]:
-    """Say what this job is run with, and return the variable by which its workers know that it was said."""
+def _announced() -> dict[str, str]:
+    """Log the configuration of this job, and return the variable that tells its workers so."""
     try:
         here().job_log.say_configuration()
-    except Exception as error:  # noqa: BLE001 -- no job may fail of a line in a log
+    except Exception as error:  # noqa: BLE001 -- a line in a log must not fail a job
         log.warning(f"Ray: the configuration of this job cannot be logged: {type(error).__name__}: {error}")
         return {}
     return {settings.SAID: DRIVER}
@@ -302,7 +302,7 @@ def _sent(driver: Any) -> dict[str, Any]:
 
 
 def _parameters(function: Any) -> tuple[str, ...]:
-    """Return the names of a function's parameters, under decorators: `inspect` is not worth its time here."""
+    """Return the names of a function's parameters, also under decorators. `inspect` takes too long."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     code = getattr(function, "__code__", None)
@@ -323,7 +323,7 @@ _UNPATCHED = "processes that it starts run without patches"
 
 
 class Spawned(Interception):
-    """Stands at the call by which `multiprocessing` starts a Python.
+    """Wraps the call by which `multiprocessing` starts a Python.
 
     A fork server keeps the patches that it was started with. One from before `enable()`, or from before
     `disable()`, therefore serves only the processes that it has made; the next one comes from a new server.
@@ -331,19 +331,19 @@ class Spawned(Interception):
 
     def __init__(self) -> None:
         super().__init__("multiprocessing", {"multiprocessing.util": "spawnv_passfds"})
-        #: Whether it adds what arms: where the environment has armed this process, it has all of it.
+        #: Whether it adds the variables that arm. If the environment has armed this process, they are there.
         self._adds = True
-        #: By another Python, why it is not armed, empty if it is.
+        #: For each other Python, why it is not armed, empty if it is.
         self._others: dict[str, str] = {}
         self.renew_lock()
 
     def watch(self, *, adds: bool = True) -> None:
-        """Stand there. Raises `WorkersError` in strict mode, if a fork server runs that is not armed."""
+        """Wrap the call. Raises `WorkersError` in strict mode, if a fork server runs that is not armed."""
         self._adds = adds
         super().watch()
 
     def renew_lock(self) -> None:
-        """Make the lock: at first, and in the child of a fork, where the thread that held one is gone."""
+        """Make the lock: at the start, and in a fork, where the thread that held it is gone."""
         self._lock = _thread.allocate_lock()
 
     def _stand_in(self, _name: str, _module: Any, original: Any) -> Any:
@@ -391,7 +391,7 @@ class Spawned(Interception):
             self._others[python] = refusal(other, ask(other, armed_environment()))
         return self._others.get(python, "")
 
-    def _look_around(self) -> None:
+    def _refuse_running(self) -> None:
         if settings.says_no(os.environ.get("OVERLAY", "")) and not _renewed_server():
             self._refuse(
                 f"{_UNPATCHED}: its fork server was started before overlay.enable() and cannot be replaced",
@@ -419,7 +419,7 @@ def _renewed_server() -> bool:
     server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
     if getattr(server, "_forkserver_pid", None) is None:
         return True
-    # A Python that keeps it otherwise
+    # This Python keeps its fork server in another way.
     if not hasattr(server, "_lock") or not all(hasattr(server, name) for name in _SERVER):
         return False
     with server._lock:  # noqa: SLF001 -- there is no other way

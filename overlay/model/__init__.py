@@ -1,1 +1,1 @@
-"""What do all rooms share: records, settings, marks, text, errors of the environment?"""
+"""What do all rooms share: records, settings, ranks, text, and files that are written whole?"""

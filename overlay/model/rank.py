@@ -1,6 +1,6 @@
-"""Which rank this process is, by what its launcher says in the environment.
+"""Which rank this process is, according to the variables that its launcher sets.
 
-It is asked each time that it is needed: an actor may be told its rank after it has started.
+They are read at each call: an actor may be told its rank after it has started.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 import sys
 
-#: Where launchers write the rank of a process. Who starts ranks under Slurm writes one of the first two.
+#: Variables in which launchers write a rank. They win over Slurm's, as a launcher may run under Slurm.
 _RANKS = ("RANK", "LOCAL_RANK")
 _TASK = "SLURM_PROCID"
-#: What every worker of Ray runs.
+#: The script that every worker of Ray runs.
 _WORKER = "default_worker.py"
 
 
 def rank() -> int | None:
-    """Return the rank of this process, `None` if no launcher has said one.
+    """Return the rank of this process, `None` if no launcher has set one.
 
     A worker of Ray inherits the variables of the pod or Slurm task that started its node, and is neither.
     """
@@ -38,7 +38,7 @@ def _is_of_node() -> bool:
 
 
 def number(name: str) -> int | None:
-    """Return the number in a variable of the environment, `None` if there is none."""
+    """Return the number in an environment variable, `None` if it is unset or holds no number."""
     text = os.environ.get(name, "").strip()
     return int(text) if text.isascii() and text.isdigit() else None
 
@@ -49,14 +49,14 @@ def is_first() -> bool:
 
 
 def is_worker() -> bool:
-    """Return whether this process is a worker of Ray: its children, with its variables, are none."""
+    """Return whether this process is a worker of Ray, by its command line: children inherit variables."""
     return any(os.path.basename(word) == _WORKER for word in sys.orig_argv)
 
 
 def rank_and_host() -> str:
     """Return the rank and the host of this process, empty if it is no rank.
 
-    It is one word with a digit in it: Ray leaves such words out when it looks for lines that are the same.
+    It is one word with a digit: Ray folds log lines that differ only in such words.
     """
     mine = rank()
     return "" if mine is None else f"[rank={mine},host={'-'.join(host().split())}]"

@@ -1,8 +1,8 @@
 """Immutable records.
 
 `overlay.enable()` runs in every process of a job, also in those that never train. `dataclasses` and
-`typing` cost more to import than all the rest of the engine (they pull `inspect` and `re`), so the few
-things that are needed of them stand here.
+`typing` cost more to import than all the rest of the engine (they pull `inspect` and `re`), so this module
+has the few things that the engine needs of them.
 """
 
 from __future__ import annotations

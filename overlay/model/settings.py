@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     Environ = Mapping[str, str]
 
-#: By which a process tells those that it starts what was said already.
+#: The variable by which a process tells its children who has logged the job's configuration.
 SAID = "OVERLAY_SAID"
-#: Variables that mean something here; of those below, one is set for tests, and overlay sets the others.
+#: The variables that a user sets. Of those further down, tests set one, and overlay sets the others.
 VARIABLES = (
     "OVERLAY",
     "OVERLAY_PATCHES",
@@ -25,13 +25,13 @@ VARIABLES = (
     "OVERLAY_TRUST",
     "OVERLAY_LEDGER_DIR",
 )
-#: Set where a contract is run: `ALONE` tries upstream without the patch, `COMPANY` adds the patch to `all`.
+#: Set for a process that runs a contract: `ALONE` leaves the patch out, `COMPANY` enables it beside `all`.
 PROVE, ALONE, COMPANY = "OVERLAY_PROVE", "alone", "company"
-#: Set there as well: which run of `overlay prove` a process belongs to.
+#: Set for the same process: which run of `overlay prove` it belongs to.
 PROVE_RUN = "OVERLAY_PROVE_RUN"
 _RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, PROVE, PROVE_RUN)
 
-#: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
+#: A value of `OVERLAY_PIN` that begins with this is a digest of so many digits, and not a path.
 DIGEST_PREFIX = "sha256:"
 _PIN_DIGITS = 64
 
@@ -42,20 +42,20 @@ _FALSE = ("0", "false", "no", "off")
 
 
 class Settings(Record):
-    """What the environment asks for, but for the selection, which means something where patches are known."""
+    """What the environment asks for, except the selection: to read that takes the known patches."""
 
     armed: bool
     strict: bool
     log_level: str
-    #: A path, `sha256:` and a digest, or nothing.
+    #: A path, or `sha256:` and a digest; empty if neither is given.
     pin: str
     packs: tuple[str, ...]
-    #: The path of a table of tested sources, or nothing.
+    #: The path of a table of tested sources; empty if none is given.
     trust: str
 
 
 def read(environ: Environ = os.environ) -> Settings:
-    """Return what an environment asks for. Raises `SelectionError` for what cannot be understood."""
+    """Return what an environment asks for. Raises `SelectionError` for a value that is not valid."""
     return Settings(
         armed=armed(environ),
         strict=strict(None, environ),
@@ -75,11 +75,11 @@ def select(
 ) -> tuple[str, ...]:
     """Return the ids that a selection names, sorted.
 
-    `patches` comes first, then `OVERLAY_PATCHES`, then everything. Terms apply from left to right; a
-    selection that begins with a term that drops starts from everything. `companions` are chosen with whatever
-    else is, unless a term drops them. `opt_in` are chosen by their ids, neither by `all` nor by a glob.
+    The terms are those of `patches`, else of `OVERLAY_PATCHES`, else `all`. They apply from left to right; if
+    the first one drops patches, it drops them from `all`. `companions` come along with any selection, unless
+    a term drops them. `opt_in` are selected by their ids, neither by `all` nor by a glob.
 
-    Raises `SelectionError` if a term matches no patch, with the nearest ids, or if it is not a string.
+    Raises `SelectionError` for a term that is no string, or that matches no patch: it names the nearest ids.
     """
     ids = sorted(known)
     by_id = set(opt_in)
@@ -116,8 +116,24 @@ def asked(patches: str | Iterable[str] | None = None, environ: Environ = os.envi
     return _split(patches) if isinstance(patches, str) else terms(patches)
 
 
+def _split(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+def terms(patches: Iterable[str]) -> list[str]:
+    """Return the terms of a selection given as a list. Raises `SelectionError` for what is no term."""
+    try:
+        given = list(patches)
+    except TypeError:
+        given = [patches]  # type: ignore[list-item]
+    for term in given:
+        if type(term) is not str or _split(term) != [term.strip()]:
+            raise SelectionError(f"patches must be patch ids, got {term!r}")
+    return [term.strip() for term in given]
+
+
 def _one_of(name: str, values: tuple[str, ...], environ: Environ, wrong: str) -> str:
-    """Return which of some values a variable has, empty for nothing. Raises `SelectionError` for another."""
+    """Return the value of a variable, one of `values` or empty. Raises `SelectionError`, saying `wrong`."""
     text = environ.get(name, "").strip().lower()
     if text and text not in values:
         raise SelectionError(f"{name}={text!r} {wrong}")
@@ -125,7 +141,7 @@ def _one_of(name: str, values: tuple[str, ...], environ: Environ, wrong: str) ->
 
 
 def strict(value: bool | None = None, environ: Environ = os.environ) -> bool:
-    """Return whether strict mode is asked for. Raises `SelectionError` for a value that is neither."""
+    """Return whether strict mode is asked for. Raises `SelectionError` for neither yes nor no."""
     if value is None:
         return _is_on("OVERLAY_STRICT", environ)
     if type(value) is not bool:
@@ -134,7 +150,7 @@ def strict(value: bool | None = None, environ: Environ = os.environ) -> bool:
 
 
 def armed(environ: Environ = os.environ) -> bool:
-    """Return whether processes are to be armed as they start. Raises `SelectionError` for what is neither."""
+    """Return whether processes are armed as they start. Raises `SelectionError` for neither yes nor no."""
     return _is_on("OVERLAY", environ)
 
 
@@ -144,14 +160,14 @@ def _is_on(name: str, environ: Environ) -> bool:
 
 
 def says_no(value: object) -> bool:
-    """Return whether a value of a variable that is yes or no is there, and means no."""
+    """Return whether the value of a yes-or-no variable means no: an empty one does, `None` is unset."""
     return isinstance(value, str) and value.strip().lower() in ("", *_FALSE)
 
 
 def pin(environ: Environ = os.environ) -> str:
     """Return what processes are pinned to: a path, `sha256:` and a digest, or nothing.
 
-    Raises `SelectionError` for a digest that is none.
+    Raises `SelectionError` for a malformed digest.
     """
     text = os.path.expanduser(environ.get("OVERLAY_PIN", "").strip())
     digest = text.removeprefix(DIGEST_PREFIX)
@@ -162,7 +178,7 @@ def pin(environ: Environ = os.environ) -> str:
 
 
 def trust(environ: Environ = os.environ) -> str:
-    """Return the path of the file of what was proven here, or nothing."""
+    """Return the path of the table that `OVERLAY_TRUST` names, or nothing."""
     return os.path.expanduser(environ.get("OVERLAY_TRUST", "").strip())
 
 
@@ -188,9 +204,9 @@ def in_company() -> bool:
 
 
 def packs(environ: Environ = os.environ) -> tuple[str, ...]:
-    """Return the names of the packs to be loaded, sorted. Raises `SelectionError` for what is no name."""
+    """Return the names of the packs to load, sorted. Raises `SelectionError` for an invalid name."""
     names = _split(environ.get("OVERLAY_PACKS", ""))
-    for name in names:  # which stand in patch ids
+    for name in names:  # they become part of patch ids
         plain = name.isascii() and name == name.lower() and name.replace("-", "").isalnum()
         if not (plain and name[0].isalpha()):
             msg = f"OVERLAY_PACKS: {name!r} is not the name of a pack: small letters, digits and hyphens"
@@ -205,12 +221,12 @@ def log_level(environ: Environ = os.environ) -> str:
 
 
 def unknown(environ: Environ = os.environ) -> list[str]:
-    """Return a sentence for each variable that looks like a setting and is none, with one that is near."""
+    """Return a sentence for each variable that looks like a setting and is none, with the nearest setting."""
     known = (*VARIABLES, *_RESERVED)
     prefix, found = "OVERLAY_", []
-    tails = {name.removeprefix(prefix): name for name in VARIABLES}  # what all share makes none near
+    tails = {name.removeprefix(prefix): name for name in VARIABLES}  # with the prefix, all look alike
     for name in sorted(set(environ).difference(known)):
-        # In small letters, it may well be another program's.
+        # A variable `overlay` in small letters may well be another program's.
         if name.startswith(prefix) or (name.upper() in known and "_" in name):
             from difflib import get_close_matches
 
@@ -218,22 +234,6 @@ def unknown(environ: Environ = os.environ) -> list[str]:
             hint = f"; did you mean {tails[near[0]]}?" if near else ""
             found.append(f"{name}: unknown variable, ignored{hint}")
     return found
-
-
-def _split(text: str) -> list[str]:
-    return text.replace(",", " ").split()
-
-
-def terms(patches: Iterable[str]) -> list[str]:
-    """Return the terms of a selection that is not a string. Raises `SelectionError` for anything else."""
-    try:
-        given = list(patches)
-    except TypeError:
-        given = [patches]  # type: ignore[list-item]
-    for term in given:
-        if type(term) is not str or _split(term) != [term.strip()]:
-            raise SelectionError(f"patches must be patch ids, got {term!r}")
-    return [term.strip() for term in given]
 
 
 def _matches(term: str, ids: list[str], source: str) -> set[str]:
@@ -251,7 +251,7 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
 
 
 def nearest(term: str, ids: list[str], listed: str = "`overlay list`") -> str:
-    """Return a hint for an unknown id: the nearest ones, else what lists them."""
+    """Return a hint for an unknown id: the nearest ids, else that `listed` names all."""
     from difflib import get_close_matches
 
     near = get_close_matches(term, ids, n=3)

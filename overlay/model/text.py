@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WIDTH = 80
-#: Columns that the last column of a table has at least.
+#: The least width of the last column of a table.
 _LEAST = 24
 
 
 def wrap(text: str, indent: str = "", *, first: str | None = None) -> str:
-    """Return a text in lines of at most `WIDTH` columns, all indented, the first one as `first` says."""
+    """Return a text in lines of at most `WIDTH` columns: `first` begins the first, `indent` the others."""
     from textwrap import fill  # which imports `re`: not while a process is armed
 
     return fill(
@@ -36,7 +36,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "(none)"
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
     left = sum(widths) + 2 * len(widths)
-    # Beside long names there is no room: below them, then.
+    # If long names leave no room beside them, the last column goes below them.
     below = left > WIDTH - _LEAST
     left = 4 if below else left
     lines = []

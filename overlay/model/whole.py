@@ -8,9 +8,9 @@ from contextlib import suppress
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Write a file: all of it, or what was there before stays. No other file is touched. Raises `OSError`."""
-    path = os.path.realpath(path)  # what a link leads to is replaced, not the link
-    if os.path.exists(path) and not os.path.isfile(path):  # a terminal, a pipe: nothing takes its place
+    """Write a file completely, or leave it as it was. Raises `OSError`."""
+    path = os.path.realpath(path)  # replace the file that a link leads to, not the link
+    if os.path.exists(path) and not os.path.isfile(path):  # a terminal or a pipe cannot be replaced
         with open(path, "wb") as file:
             file.write(data)
         return

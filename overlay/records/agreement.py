@@ -1,4 +1,4 @@
-"""What a rank says of itself to the others, and in what several of them differ.
+"""What a rank says of itself to the others, and how ranks differ.
 
 Ranks compare what is in force: the code of overlay and of packs, each patch that applies with the digest of
 each site, strict mode, and which patches are in place. A rank says nothing of a patch until it has imported
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from overlay.ledger import PatchStatus, Status
     from overlay.verdict import Verdict
 
-#: How many runs of ranks one line of a report names: every rank reads the report, and there may be thousands.
+#: The most runs of ranks, such as `0-2`, that a line of a report names: there may be thousands of them.
 RUNS = 64
 
 
 class Account(Record):
-    """What one process has, in the words of the one line that a job's log has on it."""
+    """What is in place in one process: what the one line in the job's log says."""
 
     #: Ids of patches that are in place.
     applied: tuple[str, ...]
@@ -62,7 +62,7 @@ class Statement(Record):
 
 
 def account_of(status: Status, digest: str) -> Account:
-    """Return what a process has, by its ledger and the digest of its lock."""
+    """Return the account of a process, from its ledger and the digest of its lock."""
     return Account(
         applied=tuple(patch.patch for patch in status.patches if patch.state == "applied"),
         refused=tuple(
@@ -79,7 +79,7 @@ def account_of(status: Status, digest: str) -> Account:
 def statement_of(
     lock: locks.Lock, verdicts: Iterable[Verdict], status: Status, account: Account
 ) -> Statement:
-    """Return what a rank says of itself: what was decided from the sources alone, and what it has."""
+    """Return what a rank says of itself: what was decided from the sources alone, and what is in place."""
     from overlay.source.source import InstalledTree
 
     tree = InstalledTree()
@@ -126,7 +126,7 @@ def _outcome(patch: PatchStatus) -> str:
 
 
 class Difference(Record):
-    """One fact of which ranks say different things."""
+    """One fact on which ranks differ."""
 
     fact: str
     #: Each value, what helps a person with it, and the ranks that say so; the lowest rank first.
@@ -139,7 +139,7 @@ class Difference(Record):
 
 
 def compare(kinds: Sequence[tuple[Statement, Sequence[int]]]) -> list[Difference]:
-    """Return what ranks differ in. `kinds`: what they say of themselves, each with the ranks that say so."""
+    """Return what ranks differ in. `kinds`: each statement, with the ranks that make it."""
     copies = [(said.facts["overlay"], said.notes.get("overlay", ""), ranks) for said, ranks in kinds]
     found = [_difference("overlay", copies)]
     kinds = [(said, ranks) for said, ranks in kinds if said.facts != Statement.facts]
@@ -159,7 +159,7 @@ def compare(kinds: Sequence[tuple[Statement, Sequence[int]]]) -> list[Difference
 
 
 def _difference(fact: str, values: Iterable[tuple[str, str, Sequence[int]]]) -> Difference:
-    """Return what is said of a fact, in one value if all say the same."""
+    """Return what ranks say of a fact. It has one value if all say the same."""
     groups: dict[str, tuple[str, list[int]]] = {}
     for value, note, ranks in values:
         if ranks:
@@ -204,7 +204,7 @@ def lateness(ranks: Iterable[int], waited: float, timeout: float) -> str:
 
 
 def spans(ranks: Iterable[int]) -> str:
-    """Return ranks as a person would write them: `ranks 0-2,5`; of very many runs the first `RUNS`."""
+    """Return ranks as a person would write them: `ranks 0-2,5`. Of many runs, only the first `RUNS`."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][1] + 1:

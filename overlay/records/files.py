@@ -1,4 +1,4 @@
-"""The ledger of a process on disk: what it shares with other ranks, once, and beside that what is its own.
+"""The ledger of a process on disk: a file that it shares with other ranks, and one of its own.
 
 The ranks of a job say the same of themselves, but for their numbers. So a folder has one file for each ledger
 that differs, named by its digest, and for each process a small one:
@@ -6,8 +6,8 @@ that differs, named by its digest, and for each process a small one:
     ledger-DIGEST.json        the ledger, without the process and its figures
     process-HOST-PID-ID.json  rank, digest of the ledger, and the figures: `changed`, and what is not zero
 
-A file appears under its name when it is complete. Readers take a file by its name alone, so nothing is
-locked, and nothing is ever changed but by the process that wrote it.
+A file gets its name when it is complete, so readers need no lock. Only the process that wrote a file ever
+changes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: How names begin, and end.
 LEDGER, PROCESS, ENDING = "ledger-", "process-", ".json"
-#: Of its digest, by which a ledger is named.
+#: Digits of the digest that names a ledger.
 _DIGITS = 32
 
 
@@ -38,14 +38,14 @@ class LedgerFile:
         self.pid = os.getpid()
         self._folder = os.path.abspath(folder)
         where = "".join(one if one.isalnum() else "-" for one in host())
-        # On another node, and in another container, there may be the same number, and the same host.
+        # Another node or container may have the same process id, and even the same host name.
         name = f"{PROCESS}{where}-{self.pid}-{os.urandom(4).hex()}{ENDING}"
         self._path = os.path.join(self._folder, name)
         self._written = b""
         self._warned = False
 
     def write(self, status: Status, *, ended: bool) -> None:
-        """Write what is not there yet. What cannot be written is said once, and raises nothing."""
+        """Write what is not there yet. An error is logged once, and never raised."""
         from hashlib import sha256
 
         ledger, figures = split(status)
@@ -77,13 +77,13 @@ class LedgerFile:
 
 
 def split(status: Status) -> tuple[dict[str, Any], dict[str, dict[str, int | float]]]:
-    """Return the ledger as all ranks have it, and by patch the figures of this one."""
+    """Return the ledger without what is this process's own, and by patch the figures of this process."""
     figures = {}
     patches = []
     for patch in status.patches:
         if patch.effect is not None:
             if patch.effect.reached:
-                # Without `changed` nobody knows how many there were: it is on a device, and was not fetched.
+                # Keep `changed` even at 0: without it, the number is unknown (on a device, not fetched).
                 figures[patch.patch] = {
                     name: value for name, value in patch.effect.values.items() if value or name == "changed"
                 }

@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 LOCK_FILE = "overlay.lock"
 #: Changes with the form of what is written.
 FORMAT = 2
-#: What stands in the name of a fact about the source of a site, before the site.
+#: Stands before the site in the name of a fact about its source.
 SOURCE_OF = " source of "
-#: How the values of two locks are told, and what is said of patches that only the first has, or the second.
+#: Words for the values of two locks, then for the patches that only the first has, and only the second.
 HELD = ("locked", "here", "locked and not selected here", "selected here and not locked")
 WRITTEN = ("was", "is", "dropped", "added")
-#: Ends the name of a fact that a lock has of each of its patches.
+#: The end of the name of the fact that a lock has a patch.
 SELECTED = ": selected"
-#: Bytes of a file.
+#: The most bytes of a lock's file.
 _LARGEST = 1 << 20
 
 
 def make_lock(static: Lock, verdicts: Iterable[Verdict], tree: Tree) -> Lock:
-    """Return the lock of the patches of which `static_part` was made, as they are decided on in a tree."""
+    """Return the lock of the patches in `static`, a `static_part`, with the verdicts on them in a tree."""
     decided = {verdict.patch: verdict for verdict in verdicts}
     entries = [(entry, decided[entry["id"]]) for entry in static["patch"]]
     return with_digest(
@@ -64,7 +64,7 @@ def make_lock(static: Lock, verdicts: Iterable[Verdict], tree: Tree) -> Lock:
 
 
 def static_part(patches: Iterable[Patch], packs: Iterable[Pack]) -> Lock:
-    """Return what a process knows of its lock before any upstream is there."""
+    """Return the part of its lock that a process knows before any upstream is imported."""
     return {
         "overlay": {"version": __version__, "content": of_overlay()},
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -157,9 +157,9 @@ def shown(value: str | None) -> str:
 
 
 def read(path: str) -> Lock:
-    """Return the lock in a file, which is believed only if it is what its digest says. Raises `LockError`.
+    """Return the lock in a file, if it is what its digest says. Raises `LockError`.
 
-    It holds no paths, no code and no addresses: reading it runs nothing and follows nothing.
+    A lock holds no paths, no code and no addresses, so reading it runs nothing and follows nothing.
     """
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for somebody who writes
@@ -208,5 +208,5 @@ def write(lock: Lock) -> str:
 
 
 def save(path: str, lock: Lock) -> None:
-    """Write a lock into a file: the whole of it, or what was there before stays. Raises `OSError`."""
+    """Write a lock into a file completely, or leave the file as it was. Raises `OSError`."""
     write_whole(path, write(lock).encode())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from overlay.verdict import Verdict
 
 _WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
-#: So many differences are named, and so many patches in one line.
+#: The most differences that are named, and the most patches in one line.
 _NAMED = 12
 
 

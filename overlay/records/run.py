@@ -1,7 +1,7 @@
-"""What has come of this run? Some lines say that at its end, and a folder keeps it.
+"""What came of this run: some lines in the log at its end, and the ledger in a folder.
 
-Nothing of it is there before a module was imported that a patch is for. A process that is killed says nothing
-at its end: what it leaves is the ledger as a thread of its own wrote it last, if there is a folder for it.
+Nothing begins before a module is imported that a patch is for. A process that is killed says nothing at its
+end: it leaves the ledger as a thread wrote it last, if there is a folder for it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from overlay.ledger import Status
     from overlay.records.files import LedgerFile
 
-#: Seconds from one look at the figures to the next: each time twice as long, so that of a run that is killed
-#: at most its second half is lost, and never more than the last ten minutes.
+#: Seconds from one look at the figures to the next, at first and at most. They double each time. So a run
+#: that is killed loses at most what it counted in its second half, and never more than ten minutes of that.
 FIRST, LAST = 5.0, 600.0
 
 #: The most lines that a process says of itself at its end.
 MOST_LINES = 5
 
-#: The most patches that are named of those that had nothing to do: of a few, somebody has named each.
+#: The most patches that are named of those that had nothing to do: a user has likely selected so few by id.
 _NAMED = 3
 
 #: States of a patch that was in place.
 _WAS_IN_PLACE = ("applied", "incomplete", "reverted", "waiting")
 
-#: Tells the state of this process, and waits for nothing.
+#: Returns the state of this process, and waits for nothing. The engine sets it.
 tell: Callable[[], Status] | None = None
-#: The process that has begun: the child of a fork is another.
+#: The id of the process in which the run began: a fork has another one.
 _begun = 0
 _file: LedgerFile | None = None
 #: Where the ledger goes, as it was named when the run began: a job may go to another folder after that.
@@ -43,7 +43,7 @@ _code: dict[str, str] = {}
 
 
 def begin() -> None:
-    """See to the end of this process. Called when a module was imported that a patch is for."""
+    """Prepare for the end of this process. Called after the import of a module that a patch is for."""
     global _begun, _folder, _code  # noqa: PLW0603 -- of the process
     if _begun or tell is None:
         return
@@ -79,13 +79,13 @@ def end() -> None:
 def lines(status: Status, *, is_fork: bool = False) -> list[str]:
     """Return what this process says of itself at its end: what was changed, then what had nothing to do.
 
-    Other ranks may have had work for a patch that had none here, and so may who made this process by a fork.
+    A patch that had nothing to do here may have had work on other ranks, or in the parent of this fork.
     """
     from overlay.effect import told
 
     counted = [one for one in status.patches if one.effect and one.state in _WAS_IN_PLACE]
     reached = [(one.patch, one.effect) for one in counted if one.effect and one.effect.reached]
-    # What changed something comes first, and what does so in every job last.
+    # Patches that changed something come first, those that do so in every job last.
     reached.sort(key=lambda pair: ("calls" not in pair[1].values, not pair[1].values.get("changed")))
     where = "in this process" if rank() is None else f"on rank {rank()}"
     shown = reached if len(reached) < MOST_LINES else reached[: MOST_LINES - 2]
@@ -93,7 +93,7 @@ def lines(status: Status, *, is_fork: bool = False) -> list[str]:
     if left := len(reached) - len(shown):
         has = "the ledger has" if _folder else "OVERLAY_LEDGER_DIR keeps"
         found.append(f"{where}: {left} more patches had work; {has} their figures")
-    # Who still calls the original of an incomplete patch is not counted.
+    # Not of an incomplete patch: calls of an original that somebody still holds are not counted.
     idle = [
         one.patch
         for one in counted
@@ -112,7 +112,7 @@ def _digests() -> dict[str, str]:
     from overlay.source.own_code import of_pack
     from overlay.source.registry import of_overlay, wanted_packs
 
-    with suppress(OSError, OverlayError):  # no job may fail of its ledger
+    with suppress(OSError, OverlayError):  # no job may fail because of its ledger
         return {
             "overlay": of_overlay(),
             **{f"pack {one.name}": of_pack(one.package) for one in wanted_packs()},
@@ -142,7 +142,7 @@ def _watch() -> None:
             status = None if tell is None else tell()
             if status is not None and (os.getpid() == _begun or _did_something(status)):
                 _write(status, ended=False)
-        except Exception as error:  # noqa: BLE001 -- no job may fail of its ledger
+        except Exception as error:  # noqa: BLE001 -- no job may fail because of its ledger
             log.debug(f"the ledger could not be written: {error!r}")
 
 

@@ -79,8 +79,8 @@ class Engine:
     ) -> None:
         """Make an engine.
 
-        `speaks`: it is that of its process, and heard in the log of the job. `table`: what patches were
-        tested on, else what lies beside them says.
+        `speaks`: whether it is the one of its process, and writes to the job's log. `table`: what patches
+        were tested on. Default: the tables beside them.
         """
         self._load = load
         self._speaks = speaks
@@ -88,16 +88,16 @@ class Engine:
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
         self._opened: Session | None = None
-        #: What waits for the first import of an upstream, to open the session then.
+        #: The finder that waits for the first import of an upstream, to open the session then.
         self._waiting: FirstFinder | None = None
         self._last: tuple[PatchStatus, ...] = ()
         #: The known defects that the job of this process meets.
         self.met: tuple[Met, ...] = ()
-        #: What says in the log of a job what this process is and has.
+        #: Says in the job's log what this process is run with, and what is in place.
         self.job_log = JobLog(self.configuration, self.account)
 
     def note_fork(self) -> None:
-        """Begin anew in the child of a fork: a thread that held a lock is not there any more."""
+        """Renew the locks in a fork: the thread that held one is gone."""
         self._lock = _thread.RLock()
         self.job_log.note_fork()
         if self._opened is not None:
@@ -110,11 +110,11 @@ class Engine:
         *,
         at_start: bool = False,
     ) -> None:
-        """Enable what is asked for, as late as the first import of an upstream.
+        """Check settings and ids now, and enable at the first import of an upstream.
 
-        Settings and ids are checked now. Nothing can wait where packs, a pin or a table of one's own decide,
-        where a glob needs to know which patches are opt-in, or where an upstream is there already.
-        `at_start`: the interpreter starts, and what it runs has imported nothing yet.
+        It enables at once if packs, a pin or the user's own table decide, if a glob needs to know which
+        patches are opt-in, or if an upstream is imported already. `at_start`: the interpreter starts, and
+        what it runs has imported nothing yet.
         """
         packages, ids = registry.awaited()
         asked = settings.read()
@@ -134,7 +134,7 @@ class Engine:
         self, packages: frozenset[str], patches: list[str] | None, strict: bool | None, *, at_start: bool
     ) -> None:
         def wake() -> None:
-            """Open the session. In strict mode an error is one of the import, each time."""
+            """Open the session. In strict mode an error fails the import, each time that it is tried."""
             with self._lock:
                 finder, self._waiting = self._waiting, None
                 if finder is None:
@@ -155,7 +155,7 @@ class Engine:
         self._waiting.install()
 
     def _say_if_in_vain(self) -> None:
-        """Warn of a selection that has nothing for what is installed: no verdict on it is loud."""
+        """Warn of a selection without a patch for what is installed. No verdict warns of that."""
         from overlay.source.decide import installed
 
         chosen = self.chosen()
@@ -177,7 +177,7 @@ class Engine:
     def _open(
         self, patches: str | Iterable[str] | None, strict: bool | None, waited: FirstFinder | None = None
     ) -> None:
-        """Open a session. `waited` has been woken by the import of an upstream, which nothing may hold up."""
+        """Open a session. `waited`: the finder that an import of an upstream woke. Nothing may delay that."""
         from overlay.runtime.session import PATIENCE, Session
 
         known = self.known()
@@ -241,7 +241,7 @@ class Engine:
         os.environ.update(settings.absolute_paths())
 
     def _at_exit(self) -> None:
-        """Say what was imported past the hook, and never patched."""
+        """Warn of modules that were imported past the hook, and never patched."""
         asked = self._waiting or self._opened
         if asked is not None and (missed := asked.missed()):
             log.warning(
@@ -255,7 +255,7 @@ class Engine:
             if self._waiting is not None:
                 self._waiting.remove()
                 self._waiting = None
-            self.met = ()  # what was fixed here is not any more
+            self.met = ()  # what it says is fixed is no longer
             session = self._opened
             if session is not None:
                 if ranks := self.job_log.compared_with:
@@ -301,20 +301,20 @@ class Engine:
 
     @property
     def _session(self) -> Session | None:
-        """What is enabled. Whoever asks does not wait for an import."""
+        """The session. If it still waits for an import, asking for it opens it now."""
         if self._waiting is not None:
             self._waiting.wake()
         return self._opened
 
     def chosen(self, patches: str | Iterable[str] | None = None) -> Selection:
-        """Return what an argument selects, without one what is enabled, or else the environment."""
+        """Return what `patches` selects, without it what is enabled, or else what the environment selects."""
         session = self._session
         if patches is None and session is not None:
             return session.chosen
         return choose(self.known(), patches)
 
     def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
-        """Return what is installed of the projects that patches are for, and of what runs beneath them."""
+        """Return what is installed of the projects that patches are for, and of those beneath them."""
         from overlay.source.decide import installed
 
         targets = [target.project for patch in self.known().values() for target in patch.targets]
@@ -356,7 +356,7 @@ class Engine:
         session = self._session
         if session is None:
             raise OverlayError("overlay is not enabled")
-        # Before that the path may still change, and what is found on it must not be what the session goes by.
+        # Until it has begun, the path may still change: the session must not keep verdicts from now.
         lock = self._session_lock(session) if session.has_begun else self.lock()
         count = len(session.chosen.ids)
         return introduction(lock, count, strict=session.strict, pinned=bool(session.pinned))
@@ -382,11 +382,11 @@ class Engine:
         return self._session is not None and self._session.strict
 
     def asked(self) -> dict[str, str]:
-        """Return what this process was asked for, as variables for another one; none if it is not enabled."""
+        """Return selection and strict mode as variables for another process; none if it is not enabled."""
         session = self._session
         if session is None:
             return {}
-        # What is the default here is said as well: elsewhere the environment may say otherwise.
+        # Defaults are given too: the environment of the other process may say otherwise.
         terms = ",".join(session.chosen.terms) or "all"
         return {"OVERLAY_PATCHES": terms, "OVERLAY_STRICT": "1" if session.strict else "0"}
 
@@ -401,7 +401,7 @@ class Engine:
         return self._status(session.status() if session is not None else self._last)
 
     def last_words(self) -> Status:
-        """Return the ledger as it stands, for a process that ends: nothing is looked at, nor waited for."""
+        """Return the ledger as it stands. It catches up with no module, and waits for no device."""
         session = self._opened
         return self._status(session.status(wait=False) if session is not None else self._last)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-from _frozen_importlib import ModuleSpec  # `importlib` is three files to read, and this none
+from _frozen_importlib import ModuleSpec  # from `importlib` it would take three more files to load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class WatchingFinder:
     """A meta path finder that finds nothing itself, and watches a set of module names."""
 
-    #: By this the engine knows its own finders when it looks for sources.
+    #: Marks the engine's own finders, which it leaves out when it looks for sources.
     overlay_finder = True
 
     def __init__(self, names: frozenset[str], imported: Imported) -> None:
@@ -46,7 +46,7 @@ class WatchingFinder:
     ) -> ModuleSpec | None:
         """Find a watched module by way of the other finders, and hook its loader."""
         key = (_thread.get_ident(), fullname)
-        # A finder that asks the whole path again, as wrapt's does, asks us as well.
+        # A finder that asks all others again, as wrapt's does, asks this one too.
         if fullname not in self._names or key in self._asking:
             return None
         self._asking.add(key)
@@ -70,7 +70,7 @@ class WatchingFinder:
         return name in self._hooked or name in self._awaited
 
     def has_executed(self, name: str, module: object) -> bool:
-        """Return whether a module that is there has been executed. If not, it will be reported then."""
+        """Return whether an imported module has been executed. If not, see to it that it is reported then."""
         spec = spec_of(module)
         if not getattr(spec, "_initializing", False):
             return True
@@ -86,12 +86,12 @@ class WatchingFinder:
         sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
 
     def remove(self) -> None:
-        """Go away."""
+        """Leave the path."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
 
 class FirstFinder(WatchingFinder):
-    """The finder of an engine: it waits, stays in front, and looks at what is run."""
+    """The finder of an engine: it waits for an upstream, stays in front, and looks at what is run."""
 
     def __init__(
         self,
@@ -102,21 +102,21 @@ class FirstFinder(WatchingFinder):
     ) -> None:
         """Wait for an upstream, whose top-level package is one of `packages`, or for nothing.
 
-        `wake` is called before its first module is found. It calls `watch`, or `remove`. `at_start`: what
-        runs as `__main__` has imported nothing yet.
+        `wake` is called before the upstream's first module is found, and calls `watch` or `remove`.
+        `at_start`: what runs as `__main__` has imported nothing yet.
         """
         super().__init__(frozenset(), lambda *_: None)
         self._packages = packages
         self.wake = wake
         self._passed: Callable[[], None] = lambda: None
-        #: Files that run as `__main__` and have been looked at. What runs now is the caller's to ask for.
+        #: Files that run as `__main__` and have been looked at. The caller asks about what runs now.
         main = None if at_start else getattr(sys.modules.get("__main__"), "__file__", None)
         self._looked: set[object] = {None, main}
-        #: What a file may be called that is one of the modules.
+        #: The names, without endings, of files that may be watched modules.
         self._stems: frozenset[str] = frozenset()
 
     def watch(self, names: frozenset[str], imported: Imported, passed: Callable[[], None]) -> None:
-        """Watch modules. `passed` is called when somebody has come first, who may have imported one."""
+        """Watch modules. `passed` is called if another finder has stood in front: it may have found one."""
         self._names, self._imported, self._passed = names, imported, passed
         self._stems = frozenset(name.rpartition(".")[2] for name in names)
         self._packages = frozenset()
@@ -139,7 +139,7 @@ class FirstFinder(WatchingFinder):
         """Find a watched module. Wake first if it is time, and look whether a watched module is run."""
         moved = sys.meta_path[0] is not self and self in sys.meta_path
         if moved:
-            self.install()  # somebody came first, who might answer for a watched module one day, or has
+            self.install()  # another finder stands in front, and may find a watched module, or has
         if self._packages:
             came = fullname.partition(".")[0] in self._packages
             if came or (moved and self.missed()) or runs_one_of(self._packages, sys._getframe(1)):  # noqa: SLF001
@@ -155,12 +155,12 @@ class FirstFinder(WatchingFinder):
         return sorted(self._packages.intersection(sys.modules))
 
     def _look_at_main(self, frame: FrameType | None) -> None:
-        """Report a watched module that is run, as nothing, if its code will not report it."""
+        """Report a watched module that is run, with `None` for it, if its code will never report it."""
         space = space_of_main(frame)
         file = space.get("__file__")
         if file in self._looked:
             return
-        self._looked.add(file)  # what follows imports as well
+        self._looked.add(file)  # first: what follows imports modules, and comes here again
         try:
             name, silent = self.running(space)
             if name and silent:
@@ -202,11 +202,11 @@ class FirstFinder(WatchingFinder):
         super().install()
 
     def remove(self) -> None:
-        """Go away."""
+        """Leave the path, and the path hooks."""
         super().remove()
         sys.path_hooks[:] = [hook for hook in sys.path_hooks if hook != self._script]
         for path, found in list(sys.path_importer_cache.items()):
-            if getattr(found, "imported", None) == self._imported:  # a script, of which nobody would hear
+            if getattr(found, "imported", None) == self._imported:  # a `Script` of this finder
                 del sys.path_importer_cache[path]
 
 
@@ -223,7 +223,7 @@ class HookedLoader:
         self._imported = imported
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying and pickling ask for these before there is anything to ask
+        if name.startswith("__"):  # copying and pickling ask for these before `real` is set
             raise AttributeError(name)
         return getattr(self.real, name)
 
@@ -236,7 +236,7 @@ class HookedLoader:
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module, then report it."""
         spec = spec_of(module)
-        # What `python -m` runs next is found by this spec.
+        # If `python -m` runs the module next, it gets the code from this spec's loader.
         if spec is not None and not any(word.endswith(self._name) for word in sys.orig_argv):
             spec.loader = self.real
         module.__loader__ = self.real
@@ -270,7 +270,7 @@ def spec_of(module: object) -> ModuleSpec | None:
 
 
 def space_of_main(frame: FrameType | None) -> dict[str, Any]:
-    """Return the names of what is run: of the frame that imports if it is that, else of `__main__`."""
+    """Return the namespace of what is run: that of the frame if it is `__main__`, else of `sys.modules`."""
     while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
     space = frame.f_globals if frame is not None else {}
@@ -281,7 +281,7 @@ def space_of_main(frame: FrameType | None) -> dict[str, Any]:
 
 
 def runs_one_of(packages: frozenset[str], frame: FrameType | None) -> bool:
-    """Return whether what is run is a file of one of some packages. `frame`: of who imports, if anybody."""
+    """Return whether what is run is a file of one of these packages. `frame`: that which imports, if any."""
     space = space_of_main(frame)
     file, module = space.get("__file__"), getattr(space.get("__spec__"), "name", "")
     return (isinstance(file, str) and _lies_in(file, packages)) or module.partition(".")[0] in packages

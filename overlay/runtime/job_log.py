@@ -1,12 +1,12 @@
 """What does this process say in the log of a job? Once what the job is run with, and once what is in place.
 
-The first is said where the first module is met that a patch is for, or where a Ray job is started. Before
-that the path is not complete, and a launcher never gets there. It is said by rank 0, or by a process that is
-no rank. Those that `multiprocessing` or Ray starts for it do not say it again, and a fork says nothing unless
-it is told that it is rank 0. Any other program that it starts may be a job of its own, and does.
+The first line, the configuration, comes with the first module that a patch is for, or with the start of a Ray
+job. Before that the path is not complete, and a launcher never gets there. Rank 0 says it, or a process that
+is no rank. Processes that `multiprocessing` or Ray starts for it do not say it again, and a fork says nothing
+unless it is told that it is rank 0. Any other program that it starts may be a job of its own, and says it.
 
-The second is said when ranks have agreed, by the first of them. Where they do not meet, it is said after a
-while or at the end of the process, whichever comes first, and of this process alone.
+The second line comes when ranks have agreed, from the first of them. If they do not meet, it comes after a
+while or at the end of the process, whichever is first, and speaks of this process alone.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 QUIET = 300.0
 #: The most characters of the line that says what a job is run with.
 _WIDTH = 160
-#: What a driver tells its workers: what the job is run with was said, and what is in place was not.
+#: What a driver tells its workers in `SAID`: the configuration was logged, what is in place was not.
 DRIVER = "driver"
-#: Said by workers that were not told of a driver, as one that is patched tells them.
+#: Said by workers without the word of a driver: one that is patched sends it.
 UNPATCHED_DRIVER = (
     "Ray: this worker is patched, but the driver of its job does not seem to be: classes that Ray "
     "pickles by value, such as those of the script, are upstream's. What to do: start the driver with "
@@ -43,14 +43,14 @@ UNPATCHED_DRIVER = (
 
 
 class JobLog:
-    """Says it, for one engine."""
+    """Says both, for one engine."""
 
     def __init__(self, configuration: Callable[[], str], account: Callable[[], Account | None]) -> None:
         self._configured = configuration
         self._account = account
-        #: Who else has said what the job is run with, empty if nobody has, `None` before that is asked.
+        #: Who else has logged the configuration, empty if nobody has, `None` before that is asked.
         self._before: str | None = None
-        #: As whom this process has said it.
+        #: The name under which this process has logged it, empty if it has not.
         self._said_as = ""
         self._is_fork = False
         self._configuration = ""
@@ -58,7 +58,7 @@ class JobLog:
         self._differ = False
         #: The ranks, this one included, that last agreed while it was enabled.
         self.compared_with = ""
-        #: Whether this process has still to say what is in place.
+        #: Whether this process still has to say what is in place.
         self._owes = False
 
     def note_fork(self) -> None:
@@ -68,7 +68,7 @@ class JobLog:
         self._owes = False
 
     def first_module(self) -> None:
-        """Note that the first module is met that a patch is for. Never raises: it is called by an import."""
+        """Speak at the first module that a patch is for. Never raises: an import calls it."""
         try:
             if is_worker() and is_first() and not self._is_fork and self._speaker() != DRIVER:
                 log.warning(UNPATCHED_DRIVER)
@@ -85,11 +85,11 @@ class JobLog:
 
                 with suppress(RuntimeError):  # no more threads, or the interpreter is ending: it is said then
                     _thread.start_new_thread(self._after_a_while, (QUIET,))
-        except Exception as error:  # noqa: BLE001 -- no import may fail of a line in a log
+        except Exception as error:  # noqa: BLE001 -- a line in a log must not fail an import
             log.warning(f"the configuration of this job cannot be logged: {type(error).__name__}: {error}")
 
     def say_configuration(self) -> None:
-        """Say what the job is run with, if that is this process's to say."""
+        """Log the configuration, at `info` if this process speaks for the job."""
         mine = is_first() and not self._speaker()
         if mine and log.heard("info"):
             self._said_as = _name()
@@ -102,21 +102,21 @@ class JobLog:
             os.environ[settings.SAID] = _name()
 
     def _say_what_changed(self) -> None:
-        """Say what the job is run with again, if the path has since led to another upstream."""
+        """Log the configuration again if it has changed: the path may have led to another upstream."""
         if self._configuration:
             self.say_configuration()
 
     def _speaker(self) -> str:
-        """Return who else has said what the job is run with, empty if nobody has."""
+        """Return who else has logged the configuration, empty if nobody has."""
         if self._is_fork and rank() is None:
-            return _name()  # whom this fork comes from, which may not have got there yet
-        if self._before is None:  # the driver of this Ray job, or what this process is a part of
+            return _name()  # the parent of this fork speaks, and may not have got there yet
+        if self._before is None:  # a Ray driver may have, or the parent that `multiprocessing` knows
             said = os.environ.get(settings.SAID, "")
-            self._before = said if _is_part() or said == DRIVER else ""
+            self._before = said if _is_child() or said == DRIVER else ""
         return self._before
 
     def say_agreed(self, sentence: str) -> None:
-        """Say, as the first of some ranks, that they agree: once, as long as the sentence is the same."""
+        """Say, as the first of some ranks, that they agree: at `debug` if it is the same sentence again."""
         self._say_what_changed()
         again = sentence == self._agreed
         self.clear()
@@ -125,7 +125,7 @@ class JobLog:
         (log.debug if again else log.info)(sentence)
 
     def note_disagreement(self) -> None:
-        """Note that ranks do not agree. That is an error on each; who gets over it still says what it has."""
+        """Note that ranks do not agree. Each raises; one that goes on all the same still says what it has."""
         self._differ, self._agreed = True, ""
 
     def clear(self) -> None:
@@ -162,7 +162,7 @@ class JobLog:
 
 
 def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> str:
-    """Return what a job is run with in a line of at most `_WIDTH` characters: versions that do not fit go."""
+    """Return the configuration in a line of at most `_WIDTH` characters. The last versions go if need be."""
     words = [f"{selected} patch{'es' * (selected != 1)} selected", *(["strict"] if strict else [])]
     words += [*(["pinned"] if pinned else []), f"digest {str(lock['digest'])[:12]}"]
     upstreams = {one["project"]: one["version"] for patch in lock["patch"] for one in patch["target"]}
@@ -175,7 +175,7 @@ def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> st
     return f"configuration: {', '.join(named)}; {', '.join(words)}"
 
 
-def _is_part() -> bool:
+def _is_child() -> bool:
     """Return whether `multiprocessing` has started this process."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None
@@ -183,7 +183,7 @@ def _is_part() -> bool:
 
 def speaks_for_job() -> bool:
     """Return whether this process is rank 0 or no rank, and neither a child nor a worker of another."""
-    return is_first() and not is_worker() and not _is_part()
+    return is_first() and not is_worker() and not _is_child()
 
 
 def _is_single_threaded() -> bool:
@@ -195,6 +195,6 @@ def _is_single_threaded() -> bool:
 
 
 def _name() -> str:
-    """Return how this process tells those that it starts that it was the one who spoke."""
+    """Return the name by which this process tells its children that it has spoken."""
     mine = rank()
     return "process" if mine is None else f"rank {mine}"

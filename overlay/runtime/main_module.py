@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Code that was handed out: name of the module, loader, whom to tell.
 _made: dict[CodeType, tuple[str, Any, Imported]] = {}
-#: The frame in which it has reported its module. A debugger runs it more than once.
+#: The id of the frame in which such code has reported its module. A debugger runs it more than once.
 _reported: dict[CodeType, int] = {}
 
 
@@ -36,7 +36,7 @@ def code(loader: Any, name: str, text: str | None, plain: CodeType, imported: Im
     if text is None:
         return plain
     tree = ast.parse(text)
-    _insert(tree, _place(tree.body), "defined")
+    _insert(tree, _after_definitions(tree.body), "defined")
     if isinstance(loader, Script):
         _insert(tree, _prologue(tree.body), "started")
     made: CodeType = compile(tree, plain.co_filename, "exec", dont_inherit=True)
@@ -50,8 +50,8 @@ def _parts(code: CodeType) -> list[CodeType]:
     return [constant for constant in code.co_consts if isinstance(constant, type(code))]
 
 
-def _place(body: list[ast.stmt]) -> int:
-    """Return where all is defined and nothing has been run: the index of the statement after that."""
+def _after_definitions(body: list[ast.stmt]) -> int:
+    """Return the index of the block for `__main__`, or else of what follows the last definition."""
     last = len(body)
     for index, statement in enumerate(body):
         if isinstance(statement, (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef)):
@@ -64,7 +64,7 @@ def _place(body: list[ast.stmt]) -> int:
 
 
 def _prologue(body: list[ast.stmt]) -> int:
-    """Return the index of the first statement but a docstring and those of `__future__`."""
+    """Return the index of the first statement after the docstring and the imports of `__future__`."""
     for index, statement in enumerate(body):
         docstring = (
             not index and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -99,7 +99,7 @@ def defined() -> None:
 
 
 def started() -> None:
-    """Give a script, which was run as an archive would be, the variables of a script."""
+    """Give a script, which runs as if it were an archive, the variables of a script."""
     frame = sys._getframe(1)  # noqa: SLF001 -- whose code it is
     space = frame.f_globals
     loader = space["__loader__"]
@@ -117,7 +117,7 @@ def name_of(path: str, names: Iterable[str]) -> str:
 def running(space: dict[str, Any], names: Iterable[str], imported: Imported) -> tuple[str, bool]:
     """Return which of some modules is run in a namespace, and whether its code never reports it.
 
-    The name is empty if it is none of them, or if its code is about to report it, which `imported` is told.
+    The name is empty if it is none of them, or if its code is about to report it: to `imported`, from now on.
     """
     name = getattr(space.get("__spec__"), "name", "")
     if name not in names:
@@ -149,10 +149,10 @@ class Script:
         self._name = name
         self.imported = imported
         try:
-            sys._getframe(2)  # noqa: SLF001 -- whether Python code asks the hook
+            sys._getframe(2)  # noqa: SLF001 -- only if Python code asks the hook is there such a frame
             self._first = False
         except ValueError:
-            self._first = True  # `python path` does
+            self._first = True  # the interpreter itself asks, for `python path`
         #: Whether the interpreter itself runs it, and not `runpy.run_path`.
         self.direct = False
 

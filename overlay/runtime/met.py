@@ -28,7 +28,7 @@ _OUT = ("failed", "incomplete", "skipped", "reverted")
 def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]) -> None:
     """Find the known defects that affect this job, keep them for the ledger, and log them in a line.
 
-    Only the first rank does. Never raises: no job may fail of a line in its log. `parts` are the settings by
+    Only the first rank does. Never raises: its log must not fail a job. `parts` are the settings by
     key, once for each part of the job that has its own, such as the actor and the critic. A defect is met if
     one part meets all its conditions. A list meets what a member meets.
     """
@@ -71,7 +71,7 @@ def find(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tuple[Me
 
 
 class Indexed:
-    """Settings by key, lists as tuples. Those that end alike are found without a look at all others."""
+    """Settings by key, with lists as tuples, and with an index by the last part of the key."""
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         self.settings = {
@@ -116,8 +116,8 @@ def _look_up(indexed: Indexed, dialect: Dialect) -> Callable[[Setting], list[tup
         # `actor.strategy` decides, and not the `strategy` that `actor.fsdp_config` has as well.
         depth = min((full.count(".") for full, _, _ in named), default=0)
         named = [one for one in named if one[0].count(".") == depth]
-        # An option that this upstream does not have is not set. That says something where the upstream has
-        # others beside it, or where it is asked for.
+        # An option that this upstream does not have counts as not set: if the upstream has others beside it,
+        # or if the condition asks for just that.
         root, dot, _ = key.partition(".")
         beside = dot and any(one.startswith(root + dot) for one in settings)
         return named or ([(key, None, "")] if beside or None in condition.among else [])

@@ -28,5 +28,5 @@ def here() -> Engine:
 
 
 def leaving_out(patch: str) -> str:
-    """Return what to set or to call to do without a patch, for the message of one that is in place."""
+    """Return what to set or to call to leave a patch out, for a message of that patch."""
     return here().chosen().without([patch])

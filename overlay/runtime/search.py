@@ -1,8 +1,8 @@
 """Who else holds the function that is being replaced?
 
 `from x import f` before the patch leaves the original in another module, where the patch would silently do
-nothing. Modules, classes, default arguments and partials are given the replacement. That anybody else has the
-original is told, not who it is: the way out, to enable overlay earlier, is the same.
+nothing. Modules, classes, default arguments and partials get the replacement. If anything else holds the
+original, the search says so, but not what: the way out, to enable overlay earlier, is always the same.
 
 To take a patch out, the search looks for the replacement. It keeps no list of what was rebound: by then that
 may hold something else, and others may have taken the replacement.
@@ -31,9 +31,24 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-#: By this a replacement says whose it is, and by this it keeps what it replaced.
+#: Attributes of a replacement: the id of its patch, and what it replaced.
 OWNER = "__overlay_patch__"
 ORIGINAL = "__overlay_original__"
+
+
+#: A fresh Python 3.12 has some hundred frozen objects of its own; a server that froze its heap has many more.
+_FROZEN_BY_PYTHON = 2000
+_SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+#: Holders whose owner decides what is done, and those whose owner may be a closure or dictionary of another.
+_OWNED = (dict, tuple, FrameType, CellType, staticmethod, classmethod)
+_INSIDE = (CellType, staticmethod, classmethod)
+#: What a function has in common with those that other executions of its module made.
+_source_of = attrgetter("__code__", "__code__.co_filename", "__module__", "__qualname__")
+_partial: Any = functools.partial
+#: An object of each kind of site that nobody else holds: its references are those of the counting itself.
+_FREE: dict[Any, Any] = {
+    FunctionType: lambda: 0, staticmethod: staticmethod(lambda: 0), classmethod: classmethod(lambda _: 0)
+}  # fmt: skip
 
 
 def is_wrapper(function: FunctionType) -> bool:
@@ -41,26 +56,11 @@ def is_wrapper(function: FunctionType) -> bool:
     return "__wrapped__" in function.__dict__
 
 
-#: A fresh Python 3.12 has some hundred frozen objects of its own; a server that froze its heap has many more.
-_FROZEN_BY_PYTHON = 2000
-_SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-#: Holders that matter by whose they are, and those of them that the owner has in a closure or a dictionary.
-_OWNED = (dict, tuple, FrameType, CellType, staticmethod, classmethod)
-_INSIDE = (CellType, staticmethod, classmethod)
-#: What a function has in common with those that other executions of its module made.
-_source_of = attrgetter("__code__", "__code__.co_filename", "__module__", "__qualname__")
-_partial: Any = functools.partial
-#: Of each kind of site one that nobody else holds: only the counting itself refers to it.
-_FREE: dict[Any, Any] = {
-    FunctionType: lambda: 0, staticmethod: staticmethod(lambda: 0), classmethod: classmethod(lambda _: 0)
-}  # fmt: skip
-
-
 def sole_names(parent: Any, name: str, made: FunctionType) -> list[str]:
-    """Return the names under which a parent alone has what stands at one, none if anybody else may have it.
+    """Return all names under which a parent has the object at one, none if anybody else may have it.
 
-    Asked before that is replaced. `parent` is the module or class, `made` the replacement. The caller may
-    have one more reference to it.
+    Called before the object is replaced. `parent` is the module or class, `made` the replacement. The caller
+    may have one more reference to the object.
     """
     kind = type(vars(parent).get(name))
     counted = getattr(sys, "_is_gil_enabled", lambda: True)()  # without the lock, each thread counts its own
@@ -84,7 +84,7 @@ def _counts(names: Any, name: Any) -> tuple[int, int]:
 
 
 def _inside(member: Any) -> list[object]:
-    """Return the attributes and the closure cells of a function, and of its module's functions in there.
+    """Return the attributes and the closure cells of a function, and of functions of its module in the cells.
 
     What a function of another module has in its closure is an alias that somebody made.
     """
@@ -100,7 +100,7 @@ def _inside(member: Any) -> list[object]:
 
 
 class _References(list["ref[FunctionType]"]):
-    """Weak references of ours, which no search takes for somebody else's."""
+    """Weak references of ours. A search tells them from others by this class."""
 
 
 class Rebinding:
@@ -123,7 +123,7 @@ def rebind(pairs: list[tuple[Any, Any]]) -> list[Rebinding]:
     if not pairs:
         return []
     search = _Search(pairs)
-    # Nobody can tell afterwards what was frozen before: everything is frozen that exists at the end.
+    # Python does not tell what was frozen, so everything that exists at the end is frozen.
     thawed = frozen()
     if thawed:
         gc.unfreeze()
@@ -141,7 +141,7 @@ def frozen() -> bool:
 
 
 def are_held(functions: Iterable[ref[FunctionType]]) -> bool:
-    """Return whether anybody holds one of some functions. They are given the same one: nothing changes."""
+    """Return whether anybody holds one of these functions. Each is rebound to itself: nothing changes."""
     pairs = [(item, item) for item in (function() for function in functions) if item is not None]
     return any(found.rebound or found.held for found in rebind(pairs))
 
@@ -157,7 +157,7 @@ class _Search:
         self._owners: dict[int, list[Any]] = {}
 
     def run(self) -> None:
-        """Find the holders, and deal with each."""
+        """Find the holders, and rebind or note each."""
         wanted = tuple(original for original, _ in self._pairs)
         holders = self._find_holders(wanted)
         # Are there more references than those of the holders, `wanted`, the variable here and the argument?
@@ -174,13 +174,13 @@ class _Search:
             except Exception:  # noqa: BLE001, PERF203 -- one odd object must not stop the patch
                 self._note(gc.get_referents(holder))
         self._look_at_weak(wanted)
-        if hidden or sys.version_info >= (3, 13):  # before, to look at running calls leaves traces in them
+        if hidden or sys.version_info >= (3, 13):  # in an older Python, looking leaves traces in the calls
             self._look_at_calls()
         self._note(_atexit_callbacks())
 
     def _find_holders(self, wanted: tuple[Any, ...]) -> list[object]:
         """Return what refers to an original, and note what earlier executions made of the same source."""
-        # By their names, to which functions refer as well: that takes no other look at the heap.
+        # Functions refer to their names: to ask for these as well takes no other look at the heap.
         names = [item.__name__ for item in wanted if type(item) is FunctionType]
         asked = (*wanted, *names)  # Python 3.13 takes the arguments of the call for a holder like any other
         found = [item for item in gc.get_referrers(*asked) if item is not asked and item is not wanted]
@@ -191,7 +191,7 @@ class _Search:
         return [item for item in found if any(id(part) in self._for for part in gc.get_referents(item))]
 
     def _find_owners(self, items: list[Any]) -> None:
-        """Note who refers to these, and to the closures and dictionaries that some are in."""
+        """Note who refers to these holders, and to the closures and dictionaries that some of them are in."""
         for _ in range(2):  # for all at once: each look at the heap takes its time
             ids, asked, further = set(map(id, items)), tuple(items), []
             for owner in gc.get_referrers(*asked) if asked else ():
@@ -264,8 +264,8 @@ class _Search:
                 self._note([value])
 
     def _look_at_weak(self, wanted: tuple[Any, ...]) -> None:
-        """Replace what weak references to methods call. Whoever has another one goes on with the original."""
-        # By their ids: to ask a proxy what it stands for is to call that.
+        """Rebind each `WeakMethod`. Whoever has another weak reference goes on with the original."""
+        # By their ids: to ask a proxy what it stands for would call that.
         of = {id(reference): original for original in wanted for reference in getweakrefs(original)}
         asked = tuple(reference for original in wanted for reference in getweakrefs(original))
         method: Any = getattr(sys.modules.get("weakref"), "WeakMethod", ())
@@ -312,7 +312,7 @@ class _Search:
         return rebinding.replacement
 
     def _note(self, values: Iterable[object]) -> None:
-        """Note of which originals somebody has a reference that stays."""
+        """Note the originals among these values: somebody has a reference to them that stays."""
         for value in values:
             if id(value) in self._for:
                 self._for[id(value)].held = True

@@ -1,8 +1,8 @@
 """A session: what lies between `enable()` and `disable()` in one interpreter.
 
 One lock guards the ledger and every change to an upstream object. It is never held while something is
-imported: a factory may import what another thread is importing, and the two would wait for each other. What
-goes on in one module is kept to one thread by a lock of that module's own, as the import system does it.
+imported: a factory may import what another thread is importing, and the two would wait for each other. Each
+module has a lock of its own, so that only one thread at a time works on it, as in the import system.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from overlay.verdict import TargetVerdict
 
 
-#: States from which a patch does not come back within a session.
+#: States of a patch that is left out: it may come back only if its project turns up later in the session.
 ENDED = ("failed", "skipped")
 
 
@@ -52,10 +52,10 @@ class Entry:
         self.reason = ""
         #: In one of the states `ENDED`, what it came to: a verdict, `failed` or `incomplete`.
         self.outcome = ""
-        #: Every site that was put in place and not taken out, those of earlier lives of a module included.
+        #: Every site that was put in place and not taken out, also in an earlier execution of its module.
         self.installed: list[InstalledSite] = []
         self._announced = False
-        #: Whether it was in place until it was taken out: what it counted by then stays known.
+        #: Whether it was in place before it was taken out: what it had counted stays in the ledger.
         self.was_in_place = False
 
     def sites(self) -> list[tuple[TargetVerdict, Replacement]]:
@@ -68,19 +68,19 @@ class Entry:
     def holds(self, module: object, site: str) -> bool:
         """Return whether a site of this very module object has our replacement."""
         parent, raw = current(module, site)
-        # What a spawned process runs is copied into another module when it has been run.
+        # In a spawned process, `multiprocessing` runs the script in one module and copies it into another.
         copied = bool(run_as(module))
         mine = [item for item in self.installed if item.site == site and item.after is raw]
         return any(item.parent is parent or copied for item in mine)
 
-    def grow_old(self, module: str) -> None:
-        """Note that a module has been executed again: what is not in place any more is history."""
+    def mark_past(self, module: str) -> None:
+        """Note that a module has been executed again: sites of it that are not in place any more are past."""
         for site in self.installed:
             if site.site.partition(":")[0] == module and not site.in_place:
                 site.past = True
 
     def revert(self) -> None:
-        """Take out every site, the last one first, and say what could not be."""
+        """Take out every site, the last one first, and log what could not be taken out."""
         left = take_out(self.installed)
         self.was_in_place |= bool(self.installed)
         self.installed = []
@@ -88,7 +88,7 @@ class Entry:
             log.warning(f"left behind by {self.patch.id}: {text}")
 
     def end(self, outcome: str, reason: str) -> None:
-        """Take everything out, and stay out for this session."""
+        """Take everything out, and stay out."""
         self.revert()
         self.state = "failed" if outcome in ("failed", "incomplete") else "skipped"
         self.outcome, self.reason = outcome, reason
@@ -117,13 +117,13 @@ class Entry:
             return
         self._announced = True
         count, note = len(self.sites()), self.verdict.reason
-        # What is trusted on proof alone is worth a line of its own.
+        # The job's log names each patch that applies only because the user has proven and trusts it.
         say = log.of_job if any(target.trusted for target in self.verdict.targets) else log.own
         what = f"{count} site{'s' if count != 1 else ''}"
         say(f"applied {self.patch.id} to {self.verdict.where()} ({what}){f': {note}' if note else ''}")
 
     def status(self, *, wait: bool = True) -> PatchStatus:
-        """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
+        """Return this entry as data. Without `wait`, leave out figures that must be fetched from a device."""
         was = self.state == "reverted" and self.was_in_place
         return PatchStatus(
             patch=self.patch.id,
@@ -135,9 +135,9 @@ class Entry:
         )
 
     def _sites(self) -> list[tuple[SiteStatus, str, str]]:
-        """Return the state of each site as it is now, with who holds the original, and what stands there.
+        """Return the state of each site now, who still holds the original, and what has replaced ours.
 
-        Either is empty if nothing is wrong with it.
+        The two texts are empty if nothing is wrong.
         """
         found = []
         for target, replacement in self.sites():
@@ -168,9 +168,9 @@ class Entry:
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.
 PATIENCE = 10.0
-#: What a patch can come to without anybody missing it.
+#: Verdicts that leave a patch out without anybody missing it.
 _QUIET = ("not-installed", "not-needed")
-#: Why a module is not patched that is run: by what compiles it itself, or keeps it apart from all modules.
+#: Why a module that runs as `__main__` is not patched: its runner compiles it, or keeps it off `sys.modules`.
 _BY_OTHERS = (
     "run as __main__ by something that overlay cannot follow (such as a profiler or debugger): start it "
     "without that, or call overlay.enable() in the script, after its definitions"
@@ -196,8 +196,8 @@ class Session:
         """Arm the patches of a selection.
 
         `finder` reports their modules. `table`: what they were tested on. `strict_given`: strict mode is an
-        argument of `enable()`. `on_first_module` is called before the first module is looked at that a patch
-        is for, `on_module` after each.
+        argument of `enable()`. `on_first_module` is called before the first module that a patch is for is
+        handled, `on_module` after each.
         """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
@@ -206,7 +206,7 @@ class Session:
         self._pin = pin
         self._table = table
         self._on_first_module = on_first_module
-        #: Whether a module has been looked at that a patch is for: the verdicts are those it goes by.
+        #: Whether a module that a patch is for has been handled: from then on, the verdicts count.
         self.has_begun = False
         self._on_module = on_module
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
@@ -214,20 +214,20 @@ class Session:
         self.closed = False
         self._tree: InstalledTree | None = None
         self._verdicts: dict[str, Verdict] = {}
-        #: By name, and by what it is called where it is run instead of imported.
+        #: The modules that were handled, by name, and by `run_as` where they run instead of being imported.
         self._seen: dict[tuple[str, str], object] = {}
         self._watched: dict[str, list[Entry]] = {}
         self.renew_locks()
         for entry in self.entries.values():
             for module in entry.patch.modules():
                 self._watched.setdefault(module, []).append(entry)
-        #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
-        self._lived = _perhaps_imported(self._watched)
+        #: Modules that may have been executed before: anybody may hold functions of an earlier execution.
+        self._executed_before = _perhaps_imported(self._watched)
         self._finder = finder
         finder.watch(frozenset(self._watched), self._imported, self.catch_up_late)
 
     def renew_locks(self) -> None:
-        """Make the locks: at first, and in the child of a fork, where a thread that held one is gone."""
+        """Make the locks: at the start, and in a fork, where the thread that held one is gone."""
         self._lock = _thread.RLock()
         self._busy: dict[str, _thread.RLock] = {}
 
@@ -300,9 +300,9 @@ class Session:
     ) -> None:
         """Apply what waits for a module that has been executed.
 
-        Never raises an `ImportError`, and in strict mode raises again if the import is tried again. With
-        `patience` it is no import that calls: then it gives up if another thread is busy with the module for
-        longer than that, and leaves alone what it has seen.
+        Never raises an `ImportError`, and in strict mode raises again if the import is tried again. A caller
+        that is no import gives its `patience`: after so long it gives up a module that another thread is busy
+        with. It does not take a module that it has handled for one that was executed again.
         """
         if self.closed:
             return
@@ -314,11 +314,11 @@ class Session:
             key, mine = (name, run_as(module)), self._watched.get(name, [])
             again = self._seen.get(key) is module
             if key in self._seen and not (again and patience is not None):
-                # Executed once more: from another source, perhaps.
-                self._lived |= {name}
+                # It was executed once more, perhaps from another source.
+                self._executed_before |= {name}
                 self._forget()
                 for entry in mine:
-                    entry.grow_old(name)
+                    entry.mark_past(name)
             spec = spec_of(sys.modules.get(name))
             # The path may have changed since it was decided, and now lead to another copy.
             if self._tree is not None and spec is not None and self._tree.file(name) != (spec.origin or ""):
@@ -331,14 +331,14 @@ class Session:
                 self._apply(entry, name, module)
             self._seen[key] = module
             if any(entry.state not in ENDED for entry in ended):
-                # What was imported while that patch was left out has still to get it.
+                # Modules that were imported while that patch was left out still have to get it.
                 for (other, run), past in list(self._seen.items()):
                     if past is not None and (run or sys.modules.get(other) is past):
                         self._imported(other, past, 0.0)
         finally:
             busy.release()
             if (tree := self._tree) is not None:
-                tree.let_go()  # of what was compiled of the module, once for all patches that change it
+                tree.let_go()  # the module was compiled once for all its patches
             self._on_module()
 
     def _apply(self, entry: Entry, name: str, module: object) -> None:
@@ -376,12 +376,12 @@ class Session:
             load_effect(module_of(entry.patch.id))
             tree = self._source()
             sites = prepare(entry.patch.id, module, missing, tree)
-            self._put(entry, sites, first=name not in self._lived)
+            self._put(entry, sites, first=name not in self._executed_before)
         except PatchError:
             raise
         except ConflictError as error:
             if known.issuperset(item.site for item in missing):
-                entry.settle()  # somebody came after us: that is said, and the rest stays
+                entry.settle()  # somebody replaced ours: that is logged, and the rest stays
             else:
                 self._leave_out(entry, "conflict", str(error))
         except Exception as error:  # noqa: BLE001 -- whatever a factory raises must not look like an ImportError
@@ -407,7 +407,7 @@ class Session:
         self._settle(entry)
 
     def _settle(self, entry: Entry) -> None:
-        """Say what became of the sites that were just put in place."""
+        """Say what became of sites just put in place. A pin or strict mode leaves out what is incomplete."""
         before = entry.reason
         with self._lock:
             entry.settle()
@@ -419,7 +419,7 @@ class Session:
             self._say(entry, "incomplete", entry.reason)
 
     def _leave_out(self, entry: Entry, what: str, reason: str) -> None:
-        """Take out all of a patch, and what needs it, and say so. In strict mode raise, after all of that."""
+        """Take out a patch and those that need it, and say so. In strict mode, raise after that."""
         self._end(entry, what, reason)
         self._refuse(entry)
 
@@ -447,7 +447,7 @@ class Session:
             log.warning(f"{text}; without it, {patch.without}" if patch.companion and patch.without else text)
 
     def _refuse(self, entry: Entry) -> None:
-        """Raise, where that is asked for, for a patch that is missed."""
+        """Raise for a patch that is missed, if a pin or strict mode asks for that."""
         what = entry.outcome
         if what in _QUIET:
             return
@@ -459,11 +459,11 @@ class Session:
             raise PatchError(f"{said} (strict mode; {self._way_out(entry)})")
 
     def _is_strict_on(self, entry: Entry) -> bool:
-        """Return whether it is an error that a patch cannot be applied: of an unnamed companion, never."""
+        """Return whether it is an error that a patch cannot be applied: never for an unnamed companion."""
         return self.strict and entry.patch.id not in self.chosen.companions
 
     def _way_out(self, entry: Entry) -> str:
-        """Say what to set or to call so that a patch is left out, with those that would be the next error."""
+        """Return what to set or to call to leave a patch out, with those that would be the next error."""
         loud = {v.patch for v in self.verdicts() if v.verdict == "unknown-source"}
         gone = {entry.patch.id, *(loud - {*self.chosen.companions})}
         for other in self.entries.values():  # each after those that it requires
@@ -476,7 +476,7 @@ class Session:
     # -- deciding ------------------------------------------------------------------------------------
 
     def verdicts(self) -> list[Verdict]:
-        """Return what was decided from the sources on all selected patches, whoever was met at the sites."""
+        """Return the verdicts on all selected patches by the sources alone, whatever stood at the sites."""
         return [
             entry.verdict if entry.installed and entry.verdict else self._decide(entry.patch)
             for entry in self.entries.values()
@@ -490,7 +490,7 @@ class Session:
             return entry.verdict
         owner = next(target.project.name for target in entry.patch.targets if name in target.modules())
         if _absent(entry.verdict, owner):
-            # It was not there when that was decided, and it is now.
+            # The project was not there when that was decided, and now it is.
             self._forget()
             entry.verdict = self._decide(entry.patch)
             if _absent(entry.verdict, owner):
@@ -501,13 +501,13 @@ class Session:
         return entry.verdict
 
     def _forget(self) -> None:
-        """Read and decide anew from now on, where nothing has been put in place."""
+        """Forget what was read and decided, except the verdicts on patches that are in place."""
         with self._lock:
             self._tree = None
             self._verdicts = {}
 
     def _decide(self, patch: Patch) -> Verdict:
-        """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
+        """Return the verdict on a patch. All are decided on at once: one can change another."""
         found = self._verdicts
         if patch.id not in found:
             chosen = [entry.patch for entry in self.entries.values()]
@@ -529,9 +529,9 @@ class Session:
 
 
 def _perhaps_imported(modules: Iterable[str]) -> frozenset[str]:
-    """Return those of some modules that may have been imported: Python has a finder for each folder asked.
+    """Return the modules that may have been imported: Python keeps a finder for each folder that it searched.
 
-    The folders of our own patches have names like theirs.
+    The folders of our own patches do not count: they have the same names.
     """
     ours = tuple(getattr(sys.modules.get(PACK), "__path__", ()))
     folders = [folder for folder in sys.path_importer_cache if not folder.startswith(ours)]

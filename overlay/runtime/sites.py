@@ -1,7 +1,7 @@
 """Puts the replacements of one patch in place in one module, and takes them out again.
 
 A replacement is a plain function under the name of its site: `torch.compile`, `torch.jit.script` and pickle
-would pass by a transparent proxy without a word.
+would silently bypass a transparent proxy.
 
 By the time a site is looked at, its source has been recognised. But the file may have changed since it was
 imported, and somebody may have put something else in place. So the code that would run is compared with what
@@ -92,9 +92,9 @@ class InstalledSite:
         #: What stood there, `None` for a name that the patch adds.
         self.before = before
         self.after = after
-        #: When somebody who still has the original has taken it, empty if nobody has it.
+        #: When a holder of the original took it ("earlier"), empty if nobody holds it any more.
         self.stale = ""
-        #: Whether the module has been executed again since, so that this site is history.
+        #: Whether the module has been executed again since, so that this site is past.
         self.past = False
 
     @property
@@ -108,17 +108,17 @@ class InstalledSite:
         return vars(self.parent).get(self.name) is self.before
 
     @property
-    def searched(self) -> bool:
-        """Whether references elsewhere mean this site.
+    def is_definition(self) -> bool:
+        """Whether the function is defined here. Then references to it elsewhere are rebound too.
 
-        If the site is a name that its module imported, the patch asked for that name alone: where the
-        function is defined, and wherever else it is used, it stays what it is.
+        If the site is a name that its module imported, they are not: the patch asked for that name alone, and
+        the function stays what it is where it is defined, and wherever else it is used.
         """
         home: object = getattr(function_of(self.before), "__module__", None)
         return home == _home(self.module, self.site)
 
     def pairs(self) -> list[tuple[object, object]]:
-        """Return what stood here, and what does now: the functions, and a static method around each."""
+        """Return (before, after): the functions, and if there are any the static or class methods around."""
         before, after = function_of(self.before), function_of(self.after)
         return [(before, after), *([] if before is self.before else [(self.before, self.after)])]
 
@@ -204,10 +204,10 @@ def _check_parameters(
 
 
 def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
-    """Give a replacement what else the original has, so that it reads well."""
+    """Give a replacement the docstring, annotations and attributes of the original, and our marks."""
     made.__doc__ = original.__doc__
     made.__annotations__ = dict(original.__annotations__)
-    if made.__dict__.pop("__wrapped__", None) is not None:  # by which `functools.wraps` gave it its signature
+    if made.__dict__.pop("__wrapped__", None) is not None:  # through it, `functools.wraps` gave the signature
         from inspect import signature
 
         made.__signature__ = signature(original)  # type: ignore[attr-defined]
@@ -230,11 +230,11 @@ def put(sites: Sequence[InstalledSite], *, first: bool = False) -> None:
                 what = f"{site.site} was replaced by someone else at this very moment"
                 raise ConflictError(what)  # noqa: TRY301 -- what was put in place before it is taken out below
             names = sole_names(site.parent, site.name, function_of(site.after)) if first else []
-            if site.searched and not names:
+            if site.is_definition and not names:
                 held.append(site)
             done.append(site)
             setattr(site.parent, site.name, site.after)
-            for name in names if site.searched else ():
+            for name in names if site.is_definition else ():
                 setattr(site.parent, name, site.after)
         _rebind_aliases(held)
     except BaseException:
@@ -243,11 +243,11 @@ def put(sites: Sequence[InstalledSite], *, first: bool = False) -> None:
 
 
 def _rebind_aliases(sites: Sequence[InstalledSite]) -> None:
-    """Give the replacement to everybody who took the original before, or note who could not be given it."""
-    # Kept apart from their sites: whoever has a pair has the original.
+    """Give the replacement to everybody who holds the original, or note that somebody cannot be given it."""
+    # Not as (site, pair): the search would take such a tuple for somebody who holds the original.
     found = rebind([pair for site in sites for pair in site.pairs()])
     if any(rebinding.earlier for rebinding in found):
-        gc.collect()  # until then a class that nobody has any more lives on, and its functions with it
+        gc.collect()  # until then a class that nobody holds lives on, and its functions with it
     owners = [site for site in sites for _ in site.pairs()]
     for site, rebinding in zip(owners, found, strict=True):
         if rebinding.held:
@@ -269,9 +269,9 @@ def take_out(sites: Sequence[InstalledSite]) -> list[str]:
                 delattr(site.parent, site.name)
             else:
                 setattr(site.parent, site.name, site.before)
-        elif not site.past and not site.restored:  # an interrupted call got as far as that
+        elif not site.past and not site.restored:  # an interrupted call may have restored it
             left.append(f"{site.site}: somebody replaced it since")
-    searched = [site for site in sites if site.searched]
+    searched = [site for site in sites if site.is_definition]
     found = rebind([(after, before) for site in searched for before, after in site.pairs()])
     owners = [site for site in searched for _ in site.pairs()]
     for site, rebinding in zip(owners, found, strict=True):

@@ -1,8 +1,8 @@
 """Replacements that came here pickled, from a process that is patched.
 
 A class that is pickled by value, as Ray does with actor classes, takes its methods along, ours included; the
-modules that it calls stay what they are here. If this process is not patched, it is half patched. A
-replacement therefore carries a mark that notes where it is unpickled.
+modules that it calls stay what they are here. So a process that is not patched is half-patched then. A
+replacement therefore carries a mark, which notes where it is unpickled.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _WHOLE = ("waiting", "applied")
 #: What has arrived: label and site of each replacement, in order, once.
 _arrived: dict[tuple[str, str], None] = {}
-#: Tells the state of this process, `None` as long as nobody has asked anything of overlay in it.
+#: Returns the state of this process. The engine sets it; `None` as long as there is no engine.
 tell: Callable[[], Status] | None = None
 
 
 class Mark(str):
-    """The label of a patch, such as `verl.dynamic-cp-loss`, on a replacement of its."""
+    """The label of a patch, such as `verl.dynamic-cp-loss`, on one of its replacements."""
 
     __slots__ = ("site",)
     site: str

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from overlay.defect import Condition, Defect
 
-    #: Gives the places where a job has a setting: the key in full, the value, and a remark on it. None at all
-    #: if the setting is not known.
+    #: Returns each place where a job has a setting: the full key, the value and a remark. Returns none if the
+    #: setting is not known.
     LookUp = Callable[[Setting], "Iterable[tuple[str, Any, str]]"]
 
 #: What settings can say of a defect.
@@ -30,7 +30,7 @@ _AND = " and "
 
 
 class Open(str):
-    """A value that a file of settings does not tell, as it is written there."""
+    """A value that a file of settings leaves open, such as `$LR`, as it is written there."""
 
     __slots__ = ()
 
@@ -45,12 +45,12 @@ class Answer(Record):
 
 
 def names(full: str, key: str) -> bool:
-    """Return whether a key in a file is the setting that a condition asks for: it, or the end of its path."""
+    """Return whether a condition on `key` means the full key in a file: it, its end, or its pattern."""
     return full == key or full.endswith(f".{key}") or ("*" in key and fnmatchcase(full, key))
 
 
 def means(full: str, key: str, aside: tuple[str, ...]) -> bool:
-    """Return the same, but for keys that end so and mean something else: those of the patterns `aside`."""
+    """Return the same, except for full keys that match `aside`: these end alike and mean something else."""
     return names(full, key) and not any(fnmatchcase(full, pattern) for pattern in aside)
 
 
@@ -72,84 +72,84 @@ def answer(
 
     """
 
-    def one(condition: Condition) -> Answer:
+    def ask(condition: Condition) -> Answer:
         if isinstance(condition, Beyond):
             return Answer(word="untold", why=condition.what)
         if isinstance(condition, Before):
             return _release(defect.project.name, version, condition.version)
-        # An engine for the actor and one for the critic, say: one that meets it is enough.
-        places = [_value(condition, *place) for place in look_up(condition)]
+        # The actor and the critic may each have the setting: one that meets the condition is enough.
+        places = [_value_answer(condition, *place) for place in look_up(condition)]
         return _any(places) if places else Answer(word="untold", why=f"{condition.key}{unknown}")
 
-    first = [one(condition) for condition in assumed]
+    first = [ask(condition) for condition in assumed]
     if not defect.when:
         return _all([*first, Answer(word="met", why="every job hits it")])
-    return _any([_all([*first, *map(one, way)]) for way in defect.when])
+    return _any([_all([*first, *map(ask, alternative)]) for alternative in defect.when])
 
 
 def _release(project: str, version: str, limit: str) -> Answer:
     from packaging.version import InvalidVersion, Version
 
     try:
-        # The candidates of a release have what it has.
+        # A release candidate has what its release has.
         older = Version(Version(version).base_version) < Version(limit)
     except InvalidVersion:
         return Answer(word="untold", why=f"{project} is before {limit}")
     return Answer(word="met" if older else "not-met", why=f"{project} is {version}")
 
 
-def _value(condition: Setting, full: str, one: Any, remark: str) -> Answer:
-    if isinstance(one, Open):
-        return Answer(word="untold", why=f"{full} is {one} in the file")
-    if isinstance(one, tuple) and one:
-        found = _any([_value(condition, full, member, remark) for member in one])
-        return found if found.word == "untold" else found.replace(why=f"{full} is {_shown(one)}{remark}")
-    said = f"{full} is {_shown(one)}{remark}"
-    holds = _holds(condition, one)
+def _value_answer(condition: Setting, full: str, value: Any, remark: str) -> Answer:
+    if isinstance(value, Open):
+        return Answer(word="untold", why=f"{full} is {value} in the file")
+    if isinstance(value, tuple) and value:
+        found = _any([_value_answer(condition, full, member, remark) for member in value])
+        return found if found.word == "untold" else found.replace(why=f"{full} is {_shown(value)}{remark}")
+    said = f"{full} is {_shown(value)}{remark}"
+    holds = _holds(condition, value)
     return Answer(word="untold" if holds is None else "met" if holds else "not-met", why=said)
 
 
-def _holds(condition: Setting, one: Any) -> bool | None:
+def _holds(condition: Setting, value: Any) -> bool | None:
     """Return whether a value meets a condition, `None` if the two cannot be compared."""
     if condition.above is not None:
-        if one is None or one is False:
+        if value is None or value is False:
             return False
-        # A switch has no number: its value may stand where nobody looks.
-        return one > condition.above if isinstance(one, (int, float)) and one is not True else None
+        # A switch that is on has its number elsewhere, where nobody looks.
+        return value > condition.above if isinstance(value, (int, float)) and value is not True else None
     wanted = condition.among or condition.other
-    if any(_same(one, value) for value in wanted):
+    if any(_same(value, other) for other in wanted):
         return bool(condition.among)
-    if None in condition.other or one is None:
+    if None in condition.other or value is None:
         return not condition.among
-    # Some read 1 and "yes" as a switch that is on.
-    alike = isinstance(one, bool) == any(isinstance(value, bool) for value in wanted)
+    # Some upstreams read 1 or "yes" as a switch that is on, so a switch and a text cannot be compared.
+    alike = isinstance(value, bool) == any(isinstance(other, bool) for other in wanted)
     return not condition.among if alike else None
 
 
-def _same(one: Any, wanted: Any) -> bool:
-    if isinstance(one, bool) or isinstance(wanted, bool) or one is None or wanted is None:
-        return one is wanted
-    if isinstance(one, str) and isinstance(wanted, str) and "*" in wanted:
-        return fnmatchcase(one, wanted)
-    return bool(one == wanted)
+def _same(value: Any, wanted: Any) -> bool:
+    if isinstance(value, bool) or isinstance(wanted, bool) or value is None or wanted is None:
+        return value is wanted
+    if isinstance(value, str) and isinstance(wanted, str) and "*" in wanted:
+        return fnmatchcase(value, wanted)
+    return bool(value == wanted)
 
 
-def _shown(one: Any) -> str:
-    if one is None:
+def _shown(value: Any) -> str:
+    if value is None:
         return "not set"
-    if isinstance(one, bool):
-        return "on" if one else "off"
-    return " ".join(map(str, one)) if isinstance(one, tuple) else str(one)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _all(answers: Sequence[Answer]) -> Answer:
-    """Return what conditions say together that must all hold: one that does not is enough."""
+    """Return the answer of conditions that must all hold: one that does not hold decides."""
     against = [one for one in answers if one.word == "not-met"]
     return against[0] if against else _together(answers, "untold", "met")
 
 
 def _any(answers: Sequence[Answer]) -> Answer:
-    """Return what alternatives say: one that holds is enough."""
+    """Return the answer of alternatives: one that holds decides."""
     for_it = [one for one in answers if one.word == "met"]
     return for_it[0] if for_it else _together(answers, "untold", "not-met")
 

@@ -21,15 +21,12 @@ if TYPE_CHECKING:
     from overlay.source.table import Table
 
 
-#: Of a project that is installed and tells no version.
+#: The version of a project that is installed and tells none.
 UNKNOWN = "of unknown version"
 
 
 def decide_all(patches: Collection[Patch], tree: Tree, table: Table) -> dict[str, Verdict]:
-    """Return the verdicts on all patches, with what they mean for each other, by id.
-
-    `table` says what they were tested on.
-    """
+    """Return the verdict on each patch by id, with conflicts and requirements between them settled."""
     return settle(patches, {patch.id: decide(patch, tree, table) for patch in patches}, tree)
 
 
@@ -56,11 +53,11 @@ def make_plan(
 
 
 def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree) -> dict[str, Verdict]:
-    """Return the verdicts with what patches mean for each other taken into account. Never raises.
+    """Return the verdicts with inclusions, conflicts and requirements between patches settled. Never raises.
 
     Two patches that would both apply to one site (or one to a class and one to its method) conflict, and so
-    does a patch with a requirement that does not apply. A name that a module imported and what it is imported
-    from count as one site: which of them is replaced first would decide what runs.
+    does a patch with a requirement that does not apply. A name that a module imported and the site that it is
+    imported from count as one: else what runs would depend on which of them is replaced first.
     """
     settled = dict(verdicts)
     by_id = {patch.id: patch for patch in patches}
@@ -124,7 +121,7 @@ def decide_target(
 ) -> TargetVerdict:
     """Return the verdict on one project of a patch. Never raises.
 
-    `served` is the verdict on the project for whose sake alone this one is changed, if there is one.
+    `served`: the verdict on the project that `target.serves` names, `None` if it names none.
     """
     blank = TargetVerdict(project=target.project.name, verdict="unknown-source", optional=target.optional)
     try:
@@ -134,7 +131,7 @@ def decide_target(
             return _unneeded(target, tree, blank, served)
         return _judge(patch, target, tree, blank, table)
     except Exception as error:  # noqa: BLE001 -- nothing in an upstream's files may end the import of a module
-        # Also for a reason: an ImportError that left here would be taken for that of the upstream's module.
+        # An ImportError that left here would be taken for that of the upstream's module.
         return blank.replace(version=UNKNOWN, reason=_told(error))
 
 
@@ -148,7 +145,7 @@ def _told(error: Exception) -> str:
 def _trace(target: Target, tree: Tree) -> str:
     """Return the first of the project's modules that a target's variants would change and that is there.
 
-    A variant may also change another project's function that stands in for one of this project.
+    Modules of other packages do not count: a variant may also change another project's function.
     """
     package = target.project.marker.partition(".")[0]
     own = [module for module in target.modules() if module.partition(".")[0] == package]
@@ -240,7 +237,7 @@ def _is_there(module: str, tree: Tree) -> bool:
     try:
         return tree.has(module)
     except SourceError:
-        return True  # and the shape says what of it cannot be read
+        return True  # what cannot be read is there, and is said later
 
 
 def combine(targets: tuple[TargetVerdict, ...]) -> tuple[str, str]:
@@ -271,7 +268,7 @@ def _claims(patch: Patch, verdict: Verdict, tree: Tree) -> dict[str, list[str]]:
 def _origins(site: str, tree: Tree) -> list[str]:
     try:
         return tree.chain(site)
-    except Exception:  # noqa: BLE001 -- what cannot be read has been said by `decide`
+    except Exception:  # noqa: BLE001 -- `decide` has said what cannot be read
         return [site]
 
 
@@ -285,7 +282,7 @@ class Installed(Record):
     project: str
     #: Empty if it is not installed.
     version: str
-    #: The folder of the path that it is imported from; empty if it is not installed.
+    #: The entry of the path that it is imported from; empty if it is not installed.
     where: str
 
 

@@ -1,8 +1,8 @@
 """The digest of what stands at a site.
 
 It is made from the syntax tree, never from the text: comments, layout and docstrings do not change it, and
-neither does the Python that parses it. `ast.dump` would: it prints fields that come and go between releases,
-f-strings are cut into other pieces since 3.12, and `repr` escapes what the Unicode of the day cannot print.
+neither does the Python that parses it. `ast.dump` does not serve: its fields come and go between releases,
+Python 3.12 cuts f-strings into other pieces, and `repr` escapes what its Unicode tables cannot print.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIGEST_LENGTH = 12
 #: Fields that carry no meaning at run time, or that not every Python writes.
 _IGNORED = frozenset({"ctx", "kind", "type_comment", "type_ignores", "lineno", "col_offset"})
 _WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-#: Beyond this, how many decimal digits Python is ready to print is a setting of the process.
+#: Integers of more bits are written in hexadecimal: a setting limits how many decimal digits Python prints.
 _WIDE = 1 << 10
 
 
@@ -41,7 +41,7 @@ def _text(value: object) -> str:
 
 
 def _fields(node: ast.AST) -> list[tuple[str, object]]:
-    """Return what counts of a node, by name."""
+    """Return the fields of a node that count, by name."""
     found: list[tuple[str, object]] = []
     for name in node._fields:
         if name in _IGNORED:
@@ -62,7 +62,7 @@ def _fields(node: ast.AST) -> list[tuple[str, object]]:
 
 
 def _pieces(values: list[ast.expr]) -> list[ast.expr]:
-    """Return the parts of an f-string: no empty text, and no text that follows on text."""
+    """Return the parts of an f-string, without empty texts and with adjacent texts merged."""
     merged: list[ast.expr] = []
     for value in values:
         if not isinstance(value, ast.Constant) or not isinstance(value.value, str):

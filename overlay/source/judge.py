@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from overlay.source.table import Table
     from overlay.verdict import TargetVerdict, Verdict
 
-#: What an installation can be to a defect, in the order in which people are told.
+#: The states of a defect in an installation, in the order in which people are told.
 DEFECT_STATES: dict[str, str] = {
     "open": "not patched",
     "unknown-source": "not known for this source",
@@ -41,7 +41,7 @@ class Finding(Record):
     #: What to do about it, empty if there is nothing to be done.
     way_out: str = ""
     patch: str = ""
-    #: A site that says so, for a reader of code.
+    #: A site that shows it, for a reader of the code.
     site: str = ""
 
 
@@ -53,9 +53,9 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
     tree: Tree,
     table: Table,
 ) -> Finding:
-    """Return what a tree is to a defect, in which what it leaves to its patch is filled in. Never raises.
+    """Return the finding on a defect (one that `known_defects.whole` has filled in) in a tree. Never raises.
 
-    `everything`: what is decided on each patch if all are selected. `planned`: by the selection that counts.
+    `everything`: the verdict on each patch if all are selected. `planned`: by the selection that counts.
     """
     found = _look(defect, everything, tree, table)
     state = _OF_VERDICTS.get(found.verdict, "unknown-source")
@@ -71,7 +71,7 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
         site=next((one.site for one in found.findings if ":" in one.site), ""),
     )
     if state == "unknown-source":
-        # That explains patches alone.
+        # `overlay explain` takes patches alone.
         reason = found.reason.removesuffix(sites_in(defect.id))
         return finding.replace(reason=reason, way_out=_later(defect))
     if state != "open" or not defect.patch:
@@ -80,24 +80,24 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
     if verdict.verdict == "apply":
         return finding.replace(state="mended")
     if verdict.verdict == "not-selected":
-        named = patches[defect.patch].opt_in
-        why = "its patch is opt-in" if named else "its patch is not selected"
+        opt_in = patches[defect.patch].opt_in
+        why = "its patch is opt-in" if opt_in else "its patch is not selected"
         return finding.replace(reason=why, way_out=f"OVERLAY_PATCHES=all,{defect.patch}")
     why = f"{defect.patch} is {verdict.verdict}: {verdict.reason}"
     return finding.replace(reason=why, way_out=_way_out(defect))
 
 
 def _look(defect: Defect, verdicts: Mapping[str, Verdict], tree: Tree, table: Table) -> TargetVerdict:
-    """Return the verdict on a defect's own sources, or on those of the patch that fixes it."""
+    """Return the verdict by a defect's own sites, or by those of the patch that fixes it."""
     if not defect.sites:
         name = defect.project.name
         return next(one for one in verdicts[defect.patch].targets if one.project == name)
-    sources = as_patch(defect)
-    return decide_target(sources, sources.targets[0], tree, table)
+    patch = as_patch(defect)
+    return decide_target(patch, patch.targets[0], tree, table)
 
 
 def as_patch(defect: Defect) -> Patch:
-    """Return a defect with sources of its own as a patch that replaces nothing: it is decided on alike."""
+    """Return a defect with sites of its own as a patch that replaces nothing: both are decided on alike."""
     return Patch(
         id=defect.id,
         summary=defect.summary,
@@ -122,5 +122,5 @@ def _later(defect: Defect) -> str:
 
 
 def concerns(finding: Finding, harms: Container[str]) -> bool:
-    """Return whether a finding is one of a project that is there, and of the harms that are asked for."""
+    """Return whether the project of a finding is installed, and its harm is one of `harms`."""
     return finding.state != "not-installed" and finding.harm in harms

@@ -1,6 +1,6 @@
-"""Loading the records of known defects, when somebody asks for them: no trainer does.
+"""Loading the records of known defects: for commands, and on the first rank of a job that knows its settings.
 
-They lie beside the patches, in `_defects`: a module with `DEFECTS` for each project.
+The records lie beside the patches, in `_defects`: a module with `DEFECTS` for each project.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
-    """Return all defects by id; what one leaves to the patch that fixes it stands in it."""
+    """Return all defects by id, each made whole."""
     table = tables()
     return {defect.id: whole(defect, patches, table) for defect in records(patches)}
 
@@ -33,13 +33,13 @@ def records(patches: Mapping[str, Patch]) -> list[Defect]:
 
 
 def dialects() -> tuple[Dialect, ...]:
-    """Return the ways in which settings are written."""
+    """Return the formats in which the settings of jobs are written."""
     known: tuple[Dialect, ...] = import_module(f"{COMPAT}.dialects").DIALECTS
     return known
 
 
 def whole(defect: Defect, patches: Mapping[str, Patch], table: Table) -> Defect:
-    """Return a defect with what its record leaves to the patch that fixes it, and to the table."""
+    """Return a defect with the fields that its record leaves to its patch and to the table filled in."""
     patch = patches.get(defect.patch)
     of = defect.id if defect.sites else defect.patch
     fixed = defect.fixed or (table.first_without(of, defect.project.name, defect.only) if of else None)

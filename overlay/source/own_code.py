@@ -1,7 +1,7 @@
-"""The code that is overlay's and its patches' own, as it lies in files: which there are, and digests of them.
+"""The files of overlay's own code, of its patches and of packs, and the digests of them.
 
 Locks and ranks compare these. Files are read, not imported: a pack is compared with its lock before any of it
-runs. The digest of what one patch does is that of its rows, and leaves words out.
+runs. Rows of the table have the digest of one patch, which leaves out its words.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What Python imports or a patch compiles, and what known sources are decided by. The cache of compiled files
-#: is left aside: it says nothing that its source does not.
+#: Endings of what Python imports or a patch compiles, and the table of tested sources. `__pycache__` does not
+#: count: it says nothing that its source does not.
 _ENDINGS = (
     ".py", ".pyc", ".pyx", ".so", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".ptx", ".cubin",
     TABLE_FILE,
@@ -35,7 +35,7 @@ def of_pack(package: str) -> str:
 
 
 def of_files(found: dict[str, str]) -> str:
-    """Return the digest of files, by their names and what is in them."""
+    """Return the digest of the names and contents of files."""
     from hashlib import sha256
 
     total = sha256()
@@ -49,8 +49,8 @@ def of_files(found: dict[str, str]) -> str:
 def of_module(name: str) -> str:
     """Return the digest of what a patch does and of its contract: the code in its folder, without words.
 
-    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments, layout and in which of its
-    files a thing stands.
+    It leaves out the declaration, `PATCH = ...`, docstrings, comments, layout, and which of the files has
+    what.
     """
     import ast
 
@@ -73,7 +73,7 @@ def of_module(name: str) -> str:
 
 
 def _is_wording(node: object, package: str) -> bool:
-    """Return whether a statement in a patch's module says nothing of what the patch does."""
+    """Return whether a statement in a patch's module has no effect on what the patch does."""
     import ast
 
     if isinstance(node, ast.Expr):
@@ -114,5 +114,5 @@ def _below(folder: str, inside: str = "", above: tuple[str, ...] = ()) -> Iterat
             real = os.path.realpath(entry.path) if linked else os.path.join(above[-1], entry.name)
             if real not in above:
                 yield from _below(entry.path, f"{inside}{entry.name}{os.sep}", (*above, real))
-        elif entry.name.endswith(_ENDINGS) and entry.is_file():  # no link to nowhere, as an editor leaves it
+        elif entry.name.endswith(_ENDINGS) and entry.is_file():  # not a dangling link, as editors leave them
             yield f"{inside}{entry.name}", entry.path

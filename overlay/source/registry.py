@@ -1,11 +1,11 @@
 """Loading the patches that come with overlay, and finding those of packs.
 
-The id of a patch is its place: the folder `patches/verl/dynamic_cp_loss/` holds `verl.dynamic-cp-loss`, and
-in a pack a file of that name may. What lies there is listed, not declared: adding a patch is adding a folder.
+The id of a patch is its place: the folder `patches/verl/dynamic_cp_loss/` holds `verl.dynamic-cp-loss`. (In a
+pack, a file may do so too.) No list declares the patches: adding one is adding a folder.
 
-A pack has patches of third parties. It is an entry point of the group `overlay.patches`, whose name is the
-pack's, and whose value a package laid out as `overlay.patches` is: `acme = "acme_overlay.patches"` and
-`acme_overlay/patches/verl/fix.py` make the patch `acme/verl.fix`. Its code runs only if it is named.
+A pack has patches of third parties. It is an entry point of the group `overlay.patches`: the name is the
+pack's, the value a package laid out like `overlay.patches`. So `acme = "acme_overlay.patches"` and
+`acme_overlay/patches/verl/fix.py` make the patch `acme/verl.fix`. Only `OVERLAY_PACKS` lets its code run.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ if TYPE_CHECKING:
     from overlay.source.table import Row, Table
 
 
-#: The package that is searched. The only place where the engine mentions what is built on top of it, and
-#: it does so by name: nothing in the engine imports it when it is imported itself.
+#: The packages that are built on the engine: our patches, and what upstreams look like. The engine mentions
+#: them here alone, and by name: it imports them when it needs them, never when it is imported itself.
 PACK = "overlay.patches"
-#: What is known of upstreams beside the patches, named here for the same reason.
 COMPAT = "overlay.compat"
 
 _CODE = (".py", ".pyc")
 
 #: The module of each patch that was loaded, by its id.
 _modules: dict[str, str] = {}
-#: By the package of a project's patches, the rows of the table that lies there.
+#: The rows of each table, by the package that it lies in.
 _rows: dict[str, list[Row]] = {}
 
 
@@ -55,11 +54,11 @@ def check_whole() -> None:
 
 
 def environment() -> ModuleType:
-    """Return what is known of projects that no patch changes.
+    """Return the module on projects that no patch changes.
 
-    `RECORDED`: a lock keeps their versions. `SHOWN`: they are shown where it is said what is installed.
-    `STACKS`: they bring an upstream of their own choice, which is `BENEATH`, the outermost first.
-    `STARTED`: how jobs of projects are started, by the name of the project, the likeliest first.
+    `RECORDED`: those whose versions a lock keeps. `SHOWN`: those that are listed with the upstreams.
+    `STACKS`: those that bring a copy of the upstream `BENEATH`, the outermost first. `STARTED`: the command
+    that starts a job of a project, the likeliest project first.
     """
     return import_module(f"{COMPAT}.environment")
 
@@ -101,23 +100,23 @@ def contract_of(patch: str) -> Contract | None:
 
 
 def tables() -> Table:
-    """Return what patches were tested on: the table beside them, and that which `OVERLAY_TRUST` names.
+    """Return what patches were tested on: the tables beside them, and the one that `OVERLAY_TRUST` names.
 
-    Of the latter are left out, with a warning, rows of a patch whose code is not the one that was tested.
-    Raises `TrustError` if it is no table.
+    Rows of the latter are left out, with a warning, if the code of their patch has changed since. Raises
+    `TrustError` if it is no table.
     """
     from overlay.source.table import Table
 
-    added = _added()
+    added = _trusted()
 
     def load(patch: str) -> list[Row]:
-        return [*_rows_beside(_place(patch)), *added]
+        return [*_rows_beside(_package_of(patch)), *added]
 
     return Table(load=load)
 
 
-def _added() -> list[Row]:
-    """Return the rows of the file that `OVERLAY_TRUST` names, of patches whose code is that of the rows."""
+def _trusted() -> list[Row]:
+    """Return the rows of `OVERLAY_TRUST` that were made with the code that their patches have now."""
     path = settings.trust()
     if not path:
         return []
@@ -132,11 +131,11 @@ def _added() -> list[Row]:
     here = {row.patch: of_module(_modules[row.patch]) for row in rows if row.patch in _modules}
     for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
         log.warning(f"OVERLAY_TRUST: ignored the rows of {patch} in {path}: its code has changed since")
-    # What is known of a defect rests on no code of ours.
+    # The row of a defect has no code: it rests on none of ours.
     return [row for row in rows if here.get(row.patch, "") == row.code]
 
 
-def _place(patch: str) -> str:
+def _package_of(patch: str) -> str:
     """Return the package of the project that a patch, or a defect, is named after."""
     if patch in _modules:
         return _modules[patch].rpartition(".")[0]
@@ -157,7 +156,7 @@ def _rows_beside(project: str) -> list[Row]:
 
 
 def import_module(name: str) -> ModuleType:
-    """Import a module and return it, as the function of `importlib` does, which is three files to read."""
+    """Import a module and return it. `importlib` would do, but takes three more files to load."""
     __import__(name)
     return sys.modules[name]
 
@@ -185,10 +184,10 @@ def _listed(pack: str) -> list[tuple[str, str]]:
 
 
 def awaited() -> tuple[frozenset[str], list[str]]:
-    """Return the top-level packages that patches are for, and the ids of those that come with overlay.
+    """Return the top-level packages that patches are for, and the ids of the patches that come with overlay.
 
-    No patch is imported. Raises `OverlayError` if they are not there, or, as after an interrupted
-    installation, not all of them.
+    Imports no patch. Raises `OverlayError` if patches are missing, as after an interrupted installation or
+    in a checkout.
     """
     try:
         known = vars(import_module(f"{COMPAT}.projects")).values()

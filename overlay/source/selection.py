@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class Selection(Record):
-    """The patches that were asked for, and the words in which they were."""
+    """The selected patches, and the terms that selected them."""
 
     #: Sorted.
     ids: tuple[str, ...]
-    #: Companions among them that came along: not asked for by their ids. A glob does not name one, and
-    #: neither does `all`: who writes it wants the fixes, of which a companion is none.
+    #: The companions among them that nobody named by id. Neither a glob nor `all` names one: it asks for
+    #: fixes, and a companion is none.
     companions: tuple[str, ...]
     #: As they were given, empty if nothing was.
     terms: tuple[str, ...] = ()
-    #: Whether they are an argument of `enable()`, and not what the environment has.
+    #: Whether the terms are an argument of `enable()`, and not from the environment.
     given: bool = False
 
     def without(self, drop: Iterable[str], *, strict: bool = False) -> str:
@@ -42,7 +42,7 @@ def choose(
     patches: str | Iterable[str] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Selection:
-    """Return what an argument of `enable()` selects, or else the environment. Raises `SelectionError`."""
+    """Return what `patches` selects, or without it the environment. Raises `SelectionError`."""
     companions = tuple(sorted(patch.id for patch in known.values() if patch.companion))
     opt_in = tuple(sorted(patch.id for patch in known.values() if patch.opt_in))
     terms = settings.asked(patches, environ)

@@ -15,29 +15,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    #: What a statement stands in, from the inside: the keyword of each suite, and what decides on it.
+    #: The blocks around a statement, innermost first: the keyword of each, and what decides whether it runs.
     Headers = tuple[list[object], ...]
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: What is no expression: suites, and what holds them.
+#: Nodes that are no expressions: statements, and what holds them.
 _INNER = (ast.stmt, ast.ExceptHandler, ast.match_case)
 _SUITES = ("body", "handlers", "orelse", "finalbody", "cases")
-#: First word of the header of a class that something else may stand for: all other headers are conditions.
+#: The first word of the header of a class with decorators or keywords. All other headers are conditions.
 _CLASS = "class"
 
 
 class Found:
-    """A statement that binds a name, or bears on it."""
+    """A statement that binds a name, or can change what the name means."""
 
     __slots__ = ("headers", "line", "node", "sets")
 
     def __init__(self, node: ast.AST, headers: Headers, sets: bool | None = None) -> None:
         self.node = node
         self.headers = headers
-        #: Line in the source, by which what comes later is told.
+        #: Line in the source: it tells what comes later.
         self.line: int = getattr(node, "lineno", 0)
-        #: Whether the name has a value afterwards, or none any more; `None` if that does not change.
+        #: Whether the name has a value afterwards; `None` if the statement does not change that.
         self.sets = sets
 
 
@@ -46,7 +46,7 @@ class Scope:
 
     def __init__(self, body: list[ast.stmt], headers: Headers = ()) -> None:
         self.names: dict[str, list[Found]] = {}
-        #: Of `A.f = g` and `setattr(A, ...)`, by `A`.
+        #: Statements such as `A.f = g` and `setattr(A, ...)`, by `A`.
         self.written: dict[str, list[Found]] = {}
         for node, where in _statements(body, headers):
             for name, (part, sets) in _bound(node).items():
@@ -56,13 +56,13 @@ class Scope:
 
 
 class Module(Scope):
-    """A module, walked once for all that is asked of it."""
+    """A module, whose tree is walked once for all questions."""
 
     def __init__(self, tree: ast.Module) -> None:
         super().__init__(tree.body)
         self.tree = tree
         self._classes: dict[int, Scope] = {}
-        #: The definitions in which a name is declared `global`.
+        #: By name, the definitions that declare it `global`.
         self.declared: dict[str, list[Found]] = {}
         for node in ast.walk(tree):
             if isinstance(node, _DEFINITIONS):
@@ -71,7 +71,7 @@ class Module(Scope):
                     self.declared.setdefault(name, []).append(Found(node, ()))
 
     def inside(self, item: Found) -> Scope:
-        """Return the body of a class. What a decorator or a metaclass leaves of it, nobody can tell."""
+        """Return the scope of a class. Its decorators and keywords are a header: they may change anything."""
         node = item.node
         assert isinstance(node, ast.ClassDef)  # noqa: S101 -- for the type checker
         if id(node) not in self._classes:
@@ -81,12 +81,12 @@ class Module(Scope):
         return self._classes[id(node)]
 
     def stars(self) -> list[Found]:
-        """Return the star imports: what they bind, this source does not tell."""
+        """Return the star imports: this source does not tell what they bind."""
         return self.names.get("*", [])
 
 
 def find(module: Module, qualname: str) -> list[Found]:
-    """Return what binds a qualified name, and then what bears on that; nothing if nothing binds it."""
+    """Return what binds a qualified name, then what can change its meaning; nothing if nothing binds it."""
     outer, *path = qualname.split(".")
     found = module.names.get(outer, [])
     bearing = [*module.written.get(outer, ()), *module.declared.get(outer, ())]
@@ -105,7 +105,7 @@ def find(module: Module, qualname: str) -> list[Found]:
 
 
 def _statements(body: list[ast.stmt], headers: Headers) -> Iterator[tuple[ast.AST, Headers]]:
-    """Walk the statements, handlers and cases of a scope, and not into the scopes inside it."""
+    """Walk the statements, handlers and cases of a scope, but not the scopes inside it."""
     stack: list[tuple[ast.AST, Headers]] = [(node, headers) for node in reversed(body)]
     while stack:
         node, headers = stack.pop()
@@ -127,13 +127,13 @@ def _statements(body: list[ast.stmt], headers: Headers) -> Iterator[tuple[ast.AS
 
 
 def _bound(node: ast.AST) -> dict[str, tuple[ast.AST, bool | None]]:
-    """Return the names that a statement binds or deletes: by which node, and whether each is set then."""
+    """Return the names that a statement binds or deletes, each with its node and its `Found.sets`."""
     found: dict[str, tuple[ast.AST, bool | None]] = {}
     if isinstance(node, _DEFINITIONS):
         found[node.name] = node, True
     elif isinstance(node, (ast.Import, ast.ImportFrom)):
         for alias in node.names:
-            # Other names of the same statement are no business of this one.
+            # The other names of the statement must not count for this one.
             alone = type(node)(**{**dict(ast.iter_fields(node)), "names": [alias]})
             found[alias.asname or alias.name.partition(".")[0]] = ast.copy_location(alone, node), True
     elif isinstance(node, ast.ExceptHandler) and node.name:
@@ -175,18 +175,18 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
         part = stack.pop()
         yield part
         if isinstance(part, ast.comprehension):
-            stack += [part.iter, *part.ifs]  # its variable is its own
+            stack += [part.iter, *part.ifs]  # its variable has a scope of its own
         elif not isinstance(part, ast.Lambda):
             stack += ast.iter_child_nodes(part)
 
 
-#: What has statements or expressions of its own that do not run with those around them.
+#: Nodes whose body does not run with the code around them.
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-#: Of what stands in these, not all is evaluated each time.
+#: Expressions of which Python need not evaluate every part.
 _IN_PART = (ast.IfExp, ast.BoolOp, ast.Compare, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 #: Statements that are executed whole or not at all.
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)
-#: Decorators that leave the function what it is.
+#: Decorators that leave the function unchanged.
 _PLAIN = ("staticmethod", "classmethod")
 
 
@@ -199,9 +199,9 @@ def split_site(site: str) -> tuple[str, str]:
 def digest(module: Module, qualname: str) -> str | None:
     """Return the digest of a site, or of the whole module without a name; `None` if there is no such site.
 
-    Beside what binds the name, that is what it stands in: the decorators and keywords of its classes, which
-    can put something else there, and if there are several bindings, what decides between them. The bases of
-    a class change nothing about what it defines itself.
+    It covers the bindings of the name, the decorators and keywords of the classes around it, which can put
+    something else there, and if there are several bindings, the conditions that decide between them. The
+    bases of a class do not count: they change nothing that the class itself defines.
     """
     if not qualname:
         return digests.digest([module.tree])
@@ -245,7 +245,7 @@ def obstacle(module: Module, qualname: str) -> str:
 
 
 def imported(module: Module, qualname: str) -> tuple[int, str, str] | None:
-    """Return the level, the module and the name of the `from` import that alone binds a name."""
+    """Return level, module and name of the `from` import that binds a name, `None` if anything else does."""
     found = find(module, qualname)
     node = found[0].node if len(found) == 1 else None
     if not isinstance(node, ast.ImportFrom):
@@ -256,8 +256,8 @@ def imported(module: Module, qualname: str) -> tuple[int, str, str] | None:
 def calls(module: Module, qualname: str, callee: str, last: bool) -> bool:
     """Return whether a function calls a name whenever it returns, with `last` at its end and nowhere else.
 
-    What is odd in any way does not: a decorator, a second binding, a definition under a condition, a name
-    that is bound where it is looked up.
+    The answer is no for anything odd: a decorator, a second binding, a definition under a condition, a local
+    binding of the name.
     """
     found = find(module, qualname)
     function = found[0].node if len(found) == 1 and not found[0].headers else None
@@ -287,7 +287,7 @@ def _decorators(node: ast.AST) -> list[str]:
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Return whether a node says a name otherwise than to look it up, or as that of an attribute."""
+    """Return whether a node mentions a name other than to look it up, or as an attribute or a keyword."""
     if isinstance(node, ast.Name):
         return node.id == name and not isinstance(node.ctx, ast.Load)
     if isinstance(node, (ast.Attribute, ast.keyword, ast.Constant)):
@@ -297,13 +297,13 @@ def _binds(node: ast.AST, name: str) -> bool:
 
 
 def _calls(statement: ast.stmt, name: str) -> bool:
-    """Return whether a name is called whenever a statement is executed to its end."""
+    """Return whether a statement calls a name each time that it runs to its end."""
     parts = _walk([statement], (*_SCOPES, *_IN_PART))
     return any(isinstance(part, ast.Call) and _is_name(part.func, name) for part in parts)
 
 
 def _walk(nodes: Iterable[ast.AST], without: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
-    """Walk nodes, and not into those of some types."""
+    """Walk nodes, but not into those of some types."""
     stack = list(nodes)
     while stack:
         node = stack.pop()

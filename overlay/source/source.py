@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Tree:
     """The upstream source that decisions are made from: read on demand, parsed once.
 
-    Subclasses say where text comes from. Many patches and rows ask the same of a site: an answer is kept.
+    Subclasses say where text comes from. Answers are kept: many patches and rows ask the same of a site.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Tree:
         self._kept: dict[tuple[object, ...], Any] = {}
         #: What is known of sites without parsing: where each is imported from, empty if it is defined there.
         self.imported: dict[str, str] = {}
-        #: What was read of the version of a project: in its own files, and in its metadata.
+        #: The version of each project: in its own files, and in its metadata.
         self.versions: dict[Project, tuple[str | None, str | None]] = {}
 
     def source(self, module: str) -> str | None:
@@ -111,7 +111,7 @@ class Tree:
         return self._once(ask, question, site, *more)
 
     def _once(self, find: Callable[[], T], *key: object) -> T:
-        """Return what was found the first time."""
+        """Return what `find` returned the first time for this key."""
         if key not in self._kept:
             self._kept[key] = find()
         found: T = self._kept[key]
@@ -126,9 +126,9 @@ class Tree:
         return [item.node for item in find(parsed, qualname)] if qualname else [parsed.tree]
 
     def code(self, site: str) -> list[CodeType]:
-        """Return what the source compiles to at a site that is defined there, without where it lies.
+        """Return the code that the source of a site compiles to, without its location.
 
-        More than one if the source defines it more than once. Raises `SourceError`.
+        There are several if the source defines the site several times. Raises `SourceError`.
         """
         module, qualname = split_site(site)
         found = self._code(module)
@@ -138,9 +138,9 @@ class Tree:
         return [bare(one) for one in found]
 
     def _code(self, module: str) -> list[CodeType]:
-        """Return what all of a module compiles to: how a call is compiled depends on what is imported."""
-        # From the very text that was decided on. The `get_code` of a loader takes a twentieth of the time,
-        # but gives the compiled file that Python runs: a live function would be compared with itself.
+        """Return the code of a whole module: what it imports decides how its calls are compiled."""
+        # Compile the very text that was decided on. A loader's `get_code` takes a twentieth of the time, but
+        # returns the compiled file that Python runs: a live function would be compared with itself.
         if module not in self._compiled:
             text = self._text(module)
             try:
@@ -170,7 +170,7 @@ class Tree:
             module, name = split_site(site)
             text = self._text(module)
             defined = rf"^(async )?(def|class) {name.partition('.')[0]}\b"
-            # What a module defines itself it does not import, and need not be parsed for that.
+            # A name that the module defines is not imported: to see that, nothing need be parsed.
             here = not text or not name or re.search(defined, text, re.MULTILINE)
             found = None if here else self._answer(site, shape.imported)
             self.imported[site] = ""
@@ -196,18 +196,18 @@ class Tree:
         )
 
     def let_go(self) -> None:
-        """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
+        """Drop what was parsed and compiled, a hundred times the size of the source. Keep the source."""
         self._modules = {name: found for name, found in self._modules.items() if isinstance(found, str)}
         self._compiled.clear()
 
     def _parsed(self, module: str) -> Module:
-        """Return a module, with nothing in it if there is none. Raises `SourceError`."""
+        """Return a parsed module, an empty one if there is none. Raises `SourceError`."""
         if module not in self._modules:
             text = self._text(module) or ""
             try:
                 self._modules[module] = Module(ast.parse(text))
             except Exception as error:  # noqa: BLE001 -- MemoryError and SystemError are among the answers
-                # Kept, as every site asks, and to find this out can take seconds.
+                # Keep the error: every site asks for it, and to find it can take seconds.
                 self._modules[module] = _wrong(module, "does not parse", error)
         found = self._modules[module]
         if isinstance(found, str):
@@ -271,7 +271,7 @@ class InstalledTree(Tree):
         return (spec.origin or "") if spec is not None else ""
 
     def remarks(self, markers: Iterable[str]) -> list[str]:
-        """Return a sentence for each file by which a project that is not in these folders lies elsewhere."""
+        """Return a sentence for each `.pth` file that leads to a project missing from these folders."""
         absent = {marker.partition(".")[0] for marker in markers if self._spec(marker) is None}
         said = []
         for file in [file for site in self.sites or () for file in sorted(glob(f"{escape(site)}/*.pth"))]:
@@ -304,7 +304,7 @@ class InstalledTree(Tree):
         parent = module.rpartition(".")[0]
         if self.sites is not None:
             return ask_path(module, self.folders(parent) if parent else self.sites)
-        # What has been imported is what runs, wherever another finder would look today.
+        # An imported module is what runs, wherever a finder would look now.
         spec: ModuleSpec | None = getattr(sys.modules.get(module), "__spec__", None)
         if spec is not None:
             return spec
@@ -330,18 +330,18 @@ def _wrong(module: str, what: str, error: Exception) -> str:
 
 
 def bare(code: CodeType) -> CodeType:
-    """Return code without where it lies. Python compares all the rest, -0.0 and 0.0 told apart."""
+    """Return code without its location. Python compares all the rest, and tells -0.0 from 0.0."""
     inside = tuple(bare(one) if isinstance(one, CodeType) else one for one in code.co_consts)
     return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=inside)
 
 
-#: Bytes of a source or a version file, many times what any module that a patch knows has. A parser takes a
-#: hundred times as much memory.
+#: The most bytes of a source or a version file: many times the largest module that a patch knows. A parser
+#: takes a hundred times as much memory.
 LARGEST = 1 << 21
 
 
 def is_endless(path: str) -> bool:
-    """Return whether reading a path would take for ever: a pipe, a device, a file of no reasonable size."""
+    """Return whether reading a path could take for ever: a pipe, a device, a huge file."""
     return os.path.exists(path) and (not os.path.isfile(path) or os.path.getsize(path) > LARGEST)
 
 
@@ -352,7 +352,7 @@ def importable(site: str) -> bool:
 
 def stated_version(found: Distribution) -> str | None:
     """Return the version in the metadata of a distribution, `None` if an interrupted installer left none."""
-    folder = getattr(found, "_path", None)  # the library opens whatever lies there
+    folder = getattr(found, "_path", None)  # look at it first: the library opens whatever lies there
     if isinstance(folder, os.PathLike):
         folder = os.fspath(folder)
         inside = [os.path.join(folder, name) for name in ("METADATA", "PKG-INFO")]
@@ -360,12 +360,12 @@ def stated_version(found: Distribution) -> str | None:
             return None
     try:
         return found.metadata["Version"]
-    except Exception:  # noqa: BLE001 -- each release of the library has another one for metadata that is missing
+    except Exception:  # noqa: BLE001 -- each release of the library raises another one for missing metadata
         return None
 
 
 def ask_finders(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Ask the interpreter's finders, those that arm patches excepted."""
+    """Return the spec from the interpreter's finders, overlay's own left out; `None` if they find nothing."""
     for finder in list(sys.meta_path):
         find_spec = getattr(finder, "find_spec", None)
         if find_spec is None or getattr(finder, "overlay_finder", False):
@@ -380,7 +380,7 @@ def ask_finders(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def ask_path(module: str, path: Sequence[str]) -> ModuleSpec | None:
-    """Look in folders and archives only. Portions of a namespace package are put together."""
+    """Return the spec from folders and archives alone, with the portions of a namespace package joined."""
     found: list[str] = []
     for entry in path:
         finder = _entry_finder(entry)
@@ -412,7 +412,7 @@ def portions(path: Any) -> list[str]:
 
 
 def read_file(path: str, spec: ModuleSpec | None) -> bytes | None:
-    """Return a file, also one inside an archive, `None` if there is none, or one of no reasonable size."""
+    """Return a file, also one inside an archive, `None` if there is none, or a huge one."""
     if is_endless(path):
         return None
     with suppress(OSError), open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""The table: what each patch was tested on, as a machine wrote it down, and deciding by it.
+"""The table: the sources that each patch was tested on, and how its rows decide on a source.
 
 A table is a JSON file. The patches of one project have theirs beside them, `tested.json`. `OVERLAY_TRUST`
 names another one: a newer table, or what `overlay prove --write` found here. What is read later wins. A table
@@ -10,14 +10,14 @@ has two parts:
 
 A row decides on a source in one of two ways:
 
-1. The files are those of `on`. Then nothing is parsed.
-2. Or every one of `sites` is as it says. All rows that fit in this way must say the same. A row that says
-   that nothing is to be done has all sites that the patch names. Where it has none that the patch replaces,
-   another one must differ from all rows that apply: else an upstream that moved the functions would be taken
-   for one that never had the fault.
+1. By the files: they are those of `on`. Then nothing is parsed.
+2. By the sites: each of `sites` is as it says, and all rows that fit in this way say the same. A row that
+   says that nothing is to be done must have all sites that the patch names. If none that the patch replaces
+   is there, another one must differ from all rows that apply: else an upstream that moved the functions
+   would pass for one that never had the defect.
 
-Else the source is unknown. A row of another state of the patch, one that replaces what the row does not
-have, decides nothing. Rows are of targets: what they mean together, `overlay.source.decide` says.
+Else the source is unknown. A row that lacks a site which the patch asks about by now is out of date, and
+decides nothing. A row is about one target: `overlay.source.decide` puts the targets of a patch together.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TABLE_FILE = "tested.json"
 #: Hexadecimal digits of the digest of files.
 LENGTH = 16
 _CALLS = "calls "
-#: What a row rests on, and how that is said.
+#: What a row can rest on, each with the sentence that says so.
 SHOWN = {
     "passed": "its contract passes with the patch",
     "alone": "upstream does not have the defect",
@@ -55,7 +55,7 @@ SHOWN = {
 
 
 class Row(Record):
-    """What one patch is to one of the projects that it touches, on all the sources that are alike for it."""
+    """The verdict on one patch for one of its projects, on all sources that are alike for the patch."""
 
     patch: str
     #: The project.
@@ -66,20 +66,20 @@ class Row(Record):
     variant: str = ""
     #: One of `SHOWN`.
     shown: str = ""
-    #: How it came out, in a sentence, where there is more to say.
+    #: More on the evidence, in a sentence; may be empty.
     evidence: str = ""
     #: What was found at each site that is asked about. A digest: the source there has it. `null`: nothing is
     #: there. `true`: something is. `"calls f"`, `"calls f last"`: the function there calls `f` in each run.
     #: A site without a colon is a module.
     sites: Mapping[str, Said] = {}
-    #: Of names that a module of these sites imports: the site that each is imported from.
+    #: For each of these names that its module imports: the site that it is imported from.
     imported: Mapping[str, str] = {}
     #: Digest of the patch's code and contract as they were run.
     code: str = ""
     date: str = ""
-    #: Digests of all files that the patch names in that project, each with the sources that have them.
+    #: The sources with the same files, by the digest of all files that the patch names in that project.
     on: Mapping[str, list[str]] = {}
-    #: Of a row that was proven on a user's machine: with which seeds, and beside what.
+    #: Of a row that was proven on a user's machine: when, with which seeds, and beside which versions.
     proven: str = ""
 
     @property
@@ -106,15 +106,15 @@ class Row(Record):
         return tuple(_finding(site, said, tree) for site, said in self.sites.items())
 
     def fits(self, target: Target, tree: Tree) -> bool:
-        """Return whether a source is, by its sites, one that this row decides on."""
+        """Return whether this row decides on a source by its sites."""
         if self.loud:
             return False
         if self.verdict != APPLY and not set(target.sites()) <= set(self.sites):
             return False
         return all(is_so(site, said, tree) for site, said in self.sites.items())
 
-    def serves(self, target: Target) -> bool:
-        """Return whether this row is of the patch as it is: it has all that its variant asks about."""
+    def is_current(self, target: Target) -> bool:
+        """Return whether this row has each site that its variant asks about by now."""
         if self.verdict != APPLY or not target.variants:  # a defect, which replaces nothing
             return True
         variant = next((one for one in target.variants if one.name == self.variant), None)
@@ -122,7 +122,7 @@ class Row(Record):
 
 
 class Table:
-    """Rows: those that are given, after those that are loaded for a patch when it is asked about."""
+    """Rows, of which a later one wins: those that `load` returns for a patch, then those in `rows`."""
 
     def __init__(self, rows: Iterable[Row] = (), load: Callable[[str], Iterable[Row]] = lambda _: ()) -> None:
         self.all = [*rows]
@@ -139,7 +139,7 @@ class Table:
     def find(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
         """Return the row that decides on a project of a patch, `None` if its source is unknown.
 
-        What a row knows of imported names, the tree is told. Raises `SourceError` for what cannot be read.
+        Tells the tree what the row knows of imported names. Raises `SourceError` for what cannot be read.
         """
         row = self.by_files(patch, target, tree) or self.by_sites(patch, target, tree)
         if row is not None and row.verdict == APPLY:
@@ -147,10 +147,10 @@ class Table:
         return row
 
     def by_files(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
-        """Return the row of which the files are those of a source."""
+        """Return the row that has the files of a source."""
         digest = files_digest(target, tree)
         rows = [row for row in self._of(patch.id, target.project.name) if digest in row.on]
-        return rows[-1] if rows and rows[-1].serves(target) else None
+        return rows[-1] if rows and rows[-1].is_current(target) else None
 
     def by_sites(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
         """Return the row that decides by the sites, whatever else the files have in them."""
@@ -158,7 +158,7 @@ class Table:
         return fit[-1] if len({row.means for row in fit}) == 1 else None
 
     def fitting(self, patch: Patch, target: Target, tree: Tree) -> list[Row]:
-        """Return all rows whose sites are those of a source."""
+        """Return all rows that fit a source by its sites."""
         rows = self.rows(patch, target)
         applying = {item for row in rows if row.verdict == APPLY for item in row.sites.items()}
         replaced = [item.site for one in target.variants for item in one.replacements if not item.new]
@@ -172,18 +172,18 @@ class Table:
         return [row for row in rows if tells(row) and row.fits(target, tree)]
 
     def rows(self, patch: Patch, target: Target) -> list[Row]:
-        """Return the rows of a patch as it is, for one of its projects."""
+        """Return the rows of a patch for one of its projects, without those that are out of date."""
         found: dict[frozenset[tuple[str, Said]], Row] = {}
         for row in self._of(patch.id, target.project.name):
-            if not row.loud:  # what a contract failed on counts for its very files alone
+            if not row.loud:  # a failed contract counts for exactly its files
                 found.pop(frozenset(row.sites.items()), None)
                 found[frozenset(row.sites.items())] = row
-        return [row for row in found.values() if row.serves(target)]
+        return [row for row in found.values() if row.is_current(target)]
 
     def first_without(self, patch: str, project: str, only: tuple[str, ...] = ()) -> str | None:
-        """Return the first release free of what a patch, or a defect, is about, `None` if none is known.
+        """Return the first release without the defect that a patch fixes, `None` if none is known.
 
-        With `only`, of what those variants alone fix.
+        `patch` may be the id of a defect. With `only`, just what these variants fix counts.
         """
         has: set[Version] = set()
         free: set[Version] = set()
@@ -198,7 +198,7 @@ class Table:
         return str(min(later)) if later else None
 
     def nearest(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
-        """Return the row of which the fewest sites differ from a source, one that applies if there is any."""
+        """Return the row whose sites differ least from a source: one that applies, if there is any."""
         rows = self.rows(patch, target)
         rows = [row for row in rows if row.verdict == APPLY] or rows
         rows.reverse()  # of two that are as near, the newer one
@@ -255,7 +255,7 @@ def is_so(site: str, said: Said, tree: Tree) -> bool:
 
 
 def _fault(site: str, said: Said, tree: Tree) -> str:
-    """Return what a site is where it is not as a row says, empty if it is."""
+    """Return how a site differs from what a row says, empty if it does not."""
     try:
         if said is None or said is True:
             there = tree.presence(site)

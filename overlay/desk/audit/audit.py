@@ -40,14 +40,14 @@ class Audit(Record):
         return [one for one in self.findings if one.state in states]
 
     def concerning(self) -> list[Finding]:
-        """Return what is there and not patched; with the settings of a job, what of it affects that job."""
+        """Return the defects that are not patched; with the settings of a job, those of them that it hits."""
         left = self.of("open", "unknown-source")
         if self.settings is None:
             return left
         return [one for one in left if self.answers[one.defect].word == "met"]
 
     def answered(self, word: str, *states: str) -> list[Finding]:
-        """Return the findings in some states of which the settings say one word."""
+        """Return the findings in some states that the settings answer with `word`."""
         return [one for one in self.of(*states) if self.answers[one.defect].word == word]
 
     def count(self) -> str:
@@ -98,7 +98,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
         engine: Which patches there are.
         plan: What is decided on them there.
         tree: The source.
-        selected: The patches by which a defect counts as patched, of those in the plan. Default: all.
+        selected: The patches in the plan that count as selected. Default: all.
         settings: Those of a job.
         harms: The harms that are asked for; empty for all.
 

@@ -32,28 +32,27 @@ class JobSettings(Record):
     values: dict[str, Any]
     #: The options of the upstreams that are there, each with its default, which may be `Open`.
     options: dict[str, Any] = {}  # noqa: RUF012 -- a record is never changed
-    #: What the file takes from elsewhere: what it does not say itself may stand there.
+    #: Where the file takes further settings from: one that it lacks may stand there.
     elsewhere: tuple[str, ...] = ()
-    #: The files that should have told more of them and were not read, each with the reason, or nothing if
-    #: it is not there.
+    #: The files of `Dialect.sources` that were not read, each with the reason; empty if it is not there.
     missing: dict[str, str] = {}  # noqa: RUF012 -- a record is never changed
 
     def look_up(self, key: str) -> list[tuple[str, Any, str]]:
-        """Return where a setting is given, its value and a remark on that; empty if nothing is known."""
+        """Return each place of a setting, its value there and a remark; empty if nothing is known."""
         for source, pattern, decided in self.dialect.decided:
             said = self.values.get(source)
             told = said is not None and said is not False and fnmatchcase(str(said), pattern)
             if told and key in (decided or (key,)):
                 return [(key, Open(f"decided by {source}"), "")]
         aside = self.dialect.aside.get(key, ())
-        named = [(full, one, "") for full, one in self.values.items() if means(full, key, aside)]
+        named = [(full, value, "") for full, value in self.values.items() if means(full, key, aside)]
         implied = self._implied(key)
         if named and key in self.dialect.defaults:
-            # What decides for all roles decides for those that the file leaves out.
+            # If another setting decides for all roles, it decides for those that the file leaves out.
             return named + (implied or [] if "." in named[0][0] else [])
         if named:
             # A role that the file leaves out has upstream's default, whatever the file says of another.
-            return named + [one for one in self._defaults(key, aside) if "." in one[0]]
+            return named + [place for place in self._defaults(key, aside) if "." in place[0]]
         if implied is not None or self.elsewhere:
             return implied or []
         if key in self.dialect.defaults:
@@ -62,15 +61,15 @@ class JobSettings(Record):
         return absent if self._is_no_option(key) else self._defaults(key, aside)
 
     def _is_no_option(self, key: str) -> bool:
-        """Return whether the configurations that have such keys were all read, and lack this one."""
+        """Return whether all configurations with keys beside this one were read, and lack it."""
         root, dot, _ = key.partition(".")
         if not dot or key in self.options or any(path.endswith(".yaml") for path in self.missing):
             return False
         return any(one.startswith(root + dot) for one in self.options)
 
     def _implied(self, key: str) -> list[tuple[str, Any, str]] | None:
-        """Return what other settings say of one that is left out, `None` if they say nothing of it."""
-        for source, pattern, target, one in self.dialect.implies:
+        """Return what other settings imply for one that is left out, `None` if they imply nothing."""
+        for source, pattern, target, value in self.dialect.implies:
             if names(target, key) or names(key, target):
                 for full, said in self.values.items():
                     if not names(full, source):
@@ -82,30 +81,30 @@ class JobSettings(Record):
                     if fnmatchcase(str(said), pattern):
                         beside = f"upstream's default beside {full}"
                         why = beside if "*" in source else f"as {full} is {said}"
-                        return [] if one is ... else [(key, one, f", {why}")]
+                        return [] if value is ... else [(key, value, f", {why}")]
         return None
 
     def _defaults(self, key: str, aside: tuple[str, ...]) -> list[tuple[str, Any, str]]:
-        """Return the defaults of the options that a key means and the file leaves out, alike ones once."""
+        """Return the defaults of the options that a key means and the file leaves out, each value once."""
         tail = key.rpartition("*")[2]
         found = {
-            full: Open("not") if self.elsewhere else one
-            for full, one in self.options.items()
+            full: Open("not") if self.elsewhere else value
+            for full, value in self.options.items()
             if full.endswith(tail) and means(full, key, aside)
-            if not isinstance(one, Open) and full not in self.values
+            if not isinstance(value, Open) and full not in self.values
         }
-        alike = {repr(one): (full, one, DEFAULT) for full, one in reversed(found.items())}
+        alike = {repr(value): (full, value, DEFAULT) for full, value in reversed(found.items())}
         return list(alike.values())
 
     def unknown(self) -> dict[str, str]:
-        """Return the keys that are no options of what is there, each with the nearest that is, or nothing."""
+        """Return the keys that are no options of what is there, each with the nearest option, or nothing."""
         known = {*self.options, *self.dialect.defaults, *(implied[0] for implied in self.dialect.implies)}
         ends = dict.fromkeys(key.rpartition(".")[2] for key in known)
         found = {}
         for full in self.values:
             last = full.rpartition(".")[2]
             passed = any(fnmatchcase(full, pattern) for pattern in self.dialect.passed)
-            # Beside flags in YAML there are variables of the environment.
+            # YAML with flags also has environment variables beside them.
             aside = passed or full.partition(".")[0].isupper()
             if not (aside or full in known or {last, _plain(last)} & ends.keys()):
                 near = get_close_matches(last, ends, n=1, cutoff=0.85)
@@ -114,12 +113,12 @@ class JobSettings(Record):
 
 
 def _plain(key: str) -> str:
-    """Return the name of an option: a parser that is made of fields has a flag for what is off, too."""
+    """Return the name of an option without "no": parsers made of fields have a second flag, which says no."""
     return key.removeprefix("no_").removeprefix("disable_")
 
 
 def _is_switch(key: str, defaults: dict[str, Any]) -> bool:
-    """Return whether an option takes no value, by its default, or else by its name."""
+    """Return whether an option takes no value: by its default, or if that is not known by its name."""
     known = [defaults[one] for one in (key, _plain(key)) if one in defaults]
     return any(one is False or one is SWITCH for one in known) or bool(
         not known and {"enable", "disable"} & {*key.split("_")}
@@ -132,10 +131,10 @@ def recognise(
     """Return settings with the dialect that they are in. Raises `SettingsError` if they are in none.
 
     Args:
-        file: Where they stand.
+        file: The file that they stand in.
         given: The settings by key, and what the file takes from elsewhere.
         dialects: All that are known.
-        read: Reads a file of the upstreams that are there.
+        read: Reads a file of the upstreams that are installed.
 
     """
     values, elsewhere = {**given[0]}, given[1]
@@ -152,20 +151,20 @@ def recognise(
         )
     declared, missing = options(best, read)
     defaults = declared | best.defaults
-    # A word after a switch is no value of it, and may be any number of settings, also of those before it.
+    # A `$WORD` after a switch is no value: it may hold any settings, and override those before it.
     unclear = [
         key
-        for key, one in values.items()
-        if isinstance(one, Open) and one[:1] in "$`" and "." not in key and _is_switch(key, defaults)
+        for key, value in values.items()
+        if isinstance(value, Open) and value[:1] in "$`" and "." not in key and _is_switch(key, defaults)
     ]
     elsewhere += tuple(values[key] for key in unclear)
     for key in takewhile(lambda key: key != unclear[-1], [*values] if unclear else ()):
         values[key] = Open(f"{values[key]} unless {elsewhere[-1]} sets it")
     elsewhere += tuple(
-        f"{key}={one}"
+        f"{key}={value}"
         for key, patterns in best.whole.items()
-        for one in [values.get(key)]
-        if one is not None and not any(fnmatchcase(str(one), pattern) for pattern in patterns)
+        for value in [values.get(key)]
+        if value is not None and not any(fnmatchcase(str(value), pattern) for pattern in patterns)
     )
     return JobSettings(
         file=file, dialect=best, values=values, options=declared, elsewhere=elsewhere, missing=missing

@@ -1,7 +1,7 @@
 """The commands of a shell script, as far as they are certain. The script is read and never run.
 
-Assignments, arrays, `$X`, `${X:-default}` and files beside the script are followed. What a branch adds to an
-array is there perhaps. Whatever else can change a variable makes it unknown, and `$X` stays as it is written.
+It follows assignments, arrays, `$X`, `${X:-default}` and files beside the script. What a branch adds to an
+array counts as unsure. Whatever else can change a variable makes it unknown: `$X` stays as it is written.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    #: A word of a command, and whether it stands there in any case.
+    #: A word of a command, and whether it is sure to stand there.
     Word = tuple[str, bool]
 
 _OPERATOR = re.compile(r"\d*(?:&>>?|>>|>&|<<<|<<-?|<&|<>|>\||[<>])(?!\()|;;&?|;&|&&|\|\||\|&|[;|&()\n]")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)$", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])(.*))?\})$", re.DOTALL)
-#: All words of an array, also as scripts write it that may not use one without any.
+#: All words of an array, also in the form that `set -u` asks for if the array may be empty.
 _SPREAD = re.compile(r'"?\$\{(\w+)\[[@*]\](?:\+"?\$\{\1\[[@*]\]\}"?)?\}"?')
-#: Words that the script was given itself: none.
+#: The arguments of the script itself: there are none.
 _GIVEN = re.compile(r'"?\$(?:[@*]|\{[@*](?::\d+)?\})"?')
 #: Builtins that set the variables they name, and those that do so by an assignment alone.
 _SETTERS = ("for", "getopts", "let", "mapfile", "read", "readarray", "select", "set", "unset")
 _MARKERS = ("declare", "export", "local", "readonly", "typeset")
-#: Others that may change anything.
+#: Other builtins, which may change anything.
 _BUILTINS = ("alias", "coproc", "enable", "unalias")
-#: Flags of `declare` after which a value is what is written.
+#: Flags of `declare` that leave a value as it is written.
 _PLAIN_FLAGS = re.compile(r"[-+][agprx]+")
-#: Before a command, which they start as it is.
+#: Words before a command that start it as it is.
 _AS_IT_IS = ("command", "builtin", "time")
-#: Among the names of what cannot be told: everything.
+#: Among the names of unknown variables, this one stands for all.
 _ALL = "*"
 _OPENERS = ("if", "do", "{")
 _CLOSERS = ("fi", "done", "}", "esac")
 _KEYWORDS = (*_OPENERS, *_CLOSERS, "!", "[[", "case", "elif", "else", "function", "then", "until", "while")
-#: In the place of a space that splits no word: one in quotes, and one in what is not known.
+#: Stand for a space that splits no word: one in quotes, and one in a text that is not known.
 _QUOTED, _UNKNOWN = "\1", "\2"
-#: Characters of a file: beyond them it is none of a job.
+#: The most characters of a file: a longer one is not for a job.
 _MOST_TEXT = 4 << 20
 
 
@@ -61,12 +61,12 @@ def file_text(path: str) -> str:
 
 
 def commands(path: str) -> tuple[list[list[Word]], list[str]]:
-    """Return the commands of a script by their words, and the files that it reads and are not there.
+    """Return the commands of a script, as words, and the files that it reads and that are missing.
 
     Raises `SettingsError`.
     """
     loose: set[str] = set()
-    for _ in range(2):  # what a loop or a function assigns is known after the first reading
+    for _ in range(2):  # the first reading finds what loops and functions assign
         script = _Script(loose)
         try:
             script.read(path)
@@ -76,7 +76,7 @@ def commands(path: str) -> tuple[list[list[Word]], list[str]]:
 
 
 def _end(text: str, at: int, *, quoted: bool = False) -> int:
-    """Return where a quotation, an expansion, a bracket or else a character ends that begins at a place."""
+    """Return where the quotation, expansion, bracket or else character ends that begins at a place."""
     opened = text[at : at + 2] if text[at : at + 2] in ("$(", "${") else text[at]
     if opened == "$":
         name = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]").match(text, at + 1)
@@ -101,7 +101,7 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _tokens(text: str) -> Iterator[tuple[bool, str]]:
-    """Yield the words of a script, as they are written, and its operators, which come with `True`."""
+    """Yield the words of a script as they are written, with `False`, and its operators, with `True`."""
     at = 0
     ends: list[str] = []  # of the documents that begin in the next line
     while at < len(text):
@@ -130,7 +130,7 @@ def _tokens(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _pass(tokens: Iterator[tuple[bool, str]], *ends: tuple[bool, str]) -> tuple[bool, str] | None:
-    """Pass over tokens, and return the first of those that end them."""
+    """Skip tokens up to one of `ends`, and return that, `None` if none comes."""
     return next((one for one in tokens if one in ends), None)
 
 
@@ -142,14 +142,14 @@ class _Script:
         self.missing: list[str] = []
         #: The files that are being read, the innermost last.
         self._paths: list[str] = []
-        #: What is assigned at times that cannot be told.
+        #: Variables, and `name()` for functions, whose value at any one place is not known.
         self._loose = loose
         self._known: dict[str, str | tuple[Word, ...] | None] = {}
-        #: Whether something that is not read may have set any variable.
+        #: Whether something that was not read may have set any variable.
         self._foreign = False
         #: What is open, by the words that open it; the body of a function by `function`.
         self._within: list[str] = []
-        #: Whether a command before this one decides on it, or it runs in a shell of its own.
+        #: Whether the command runs only after another's success or failure, or in a shell of its own.
         self._chained = False
         self._ended = False
         self._returned = False
@@ -179,7 +179,7 @@ class _Script:
         words, self._words = self._words, []
         before = self._before
         if operator == "(":
-            # After a name, those of a function.
+            # After a name, this bracket begins a function.
             self._before = "function" if len(words) == 1 else before
             self._loose.update(f"{word}()" for word in words[:1])
             self._within += [] if self._before == "function" else ["("]
@@ -210,12 +210,12 @@ class _Script:
             self._before = word
 
     def _pass_pattern(self, tokens: Iterator[tuple[bool, str]]) -> None:
-        """Pass over the pattern of a `case`, or its end."""
+        """Skip the pattern of a `case`, or its end."""
         if _pass(tokens, (False, "esac"), (True, ")")) == (False, "esac"):
             del self._within[-1:]
 
     def _statement(self, words: list[str]) -> None:
-        # Variables may be set for a command alone, and a name be the shell's own.
+        # Leave out variables that are set for this command alone, and `command` and the like before it.
         command = [*dropwhile(lambda word: word in _AS_IT_IS or _ASSIGNED.match(word), words)]
         if command and command[0].startswith("-") and words[0] in _AS_IT_IS:
             command = words
@@ -234,10 +234,10 @@ class _Script:
                 self._assign(word)
             self._source("".join(word for one in command[1:2] for word, _ in self._expanded(one)))
         elif not self._forgets(name, command):
-            # What begins with a flag is a part of a command, and not of a script.
+            # A line that begins with a flag is a part of a command: this is no whole script.
             self._foreign = self._foreign or name.startswith("-")
             known = [one for word in command for one in self._expanded(word)]
-            # A function that is called like a program is none.
+            # A function that has the name of a program does not start it.
             self.commands.append([(f"{name}()", True), *known[1:]] if f"{name}()" in self._loose else known)
         self._leave(name, command)
 
@@ -257,7 +257,7 @@ class _Script:
         return True
 
     def _leave(self, name: str, command: list[str]) -> None:
-        """Note that a script ends here, or a file that it reads; nobody knows if a branch says so."""
+        """Note that the script, or a file that it reads, ends here, unless it does so in a branch only."""
         sure = not self._within and not self._chained
         if name == "exit" or (name == "exec" and len(command) > 1):
             self._ended = sure
@@ -266,7 +266,7 @@ class _Script:
             self._loose.update(() if sure else (_ALL,))
 
     def _declare(self, words: list[str]) -> None:
-        """Follow a builtin that sets what it is given with a value; with some flags it is another value."""
+        """Follow `declare` and the like, which assign what has a value; some flags change the value."""
         plain = all(_PLAIN_FLAGS.fullmatch(word) for word in words if word[0] in "-+")
         for word in words:
             if plain and _ASSIGNED.match(word):
@@ -277,7 +277,7 @@ class _Script:
                 self._loose.add(re.split(r"[\[+=]", word)[0])
 
     def _set(self, name: str, words: list[str]) -> None:
-        """Forget what a builtin sets, all if that is not written out."""
+        """Forget the variables that a builtin sets, or all if it does not write them out."""
         named = words[:1] if name in ("for", "select") else words
         if name == "set":
             given = [
@@ -290,20 +290,20 @@ class _Script:
             self._loose.update(re.findall(r"[A-Za-z_]\w*", " ".join(named)), ("REPLY", "MAPFILE", "OPTARG"))
 
     def _forget(self) -> None:
-        """Note that any variable may have been set by what is not read."""
+        """Note that something that was not read may have set any variable."""
         self._foreign = True
         self._loose.update(self._known)
 
     def _source(self, name: str) -> None:
         """Read a file beside the script or in a folder above it.
 
-        The folder is often a variable, that of the script or of its checkout, or it is called as in an image.
+        Its folder is often a variable (that of the script, or of its checkout), or its path in an image.
         """
         tail = re.sub(r"^(\$(\{\w+\}|\w+|\(.*\)))?/", "", name)
         if os.path.isabs(name) and os.path.isfile(name) and name not in self._paths:
             return self.read(name)
         above = list(Path(self._paths[-1]).absolute().parents)
-        # A name alone is that of other files, too.
+        # A name without a folder may be that of any file.
         tails = [tail] + [tail.split("/", cut)[-1] for cut in range(1, tail.count("/"))]
         for one in tails if "$" not in tail else ():
             for folder in above if "/" in one else above[:1]:
@@ -352,7 +352,7 @@ class _Script:
             whole = re.compile("[$`]").search  # not known
             return [(one, sure) for text, sure in known for one in ([text] if whole(text) else text.split())]
         if _GIVEN.fullmatch(word) and "function" not in self._within and "--" not in self._loose:
-            return []  # unless there is a `set --`
+            return []  # there are none without a `set --`
         text = self._text(word)
         words = text.split() if text.strip() or not re.search("['\"]", word) else [text]
         return [(one.replace(_QUOTED, " ").replace(_UNKNOWN, " "), True) for one in words]

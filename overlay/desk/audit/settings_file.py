@@ -1,6 +1,6 @@
 """The settings of a job, as they stand in a file: flags, overrides `a.b=c`, or YAML.
 
-What only a shell knows stays as it is written, and nothing is concluded from it.
+What only a shell knows stays as it is written, and decides nothing.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
 _OVERRIDE = re.compile(r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|(?:model_)?engine)=(.*)$", re.DOTALL)
-#: Words in the place of which there may be any number of settings, and which are no value of a flag then.
+#: Words that may stand for any number of settings. They are then no value of a flag.
 _UNTOLD = re.compile(
     r"\$(?:[\w@*]+|\{(?:[^{}]|\{.*\})*\}|\((?!seq ).*\))|`.*|-.*|[^=]*[$`][^=]*=.*", re.DOTALL
 )
 #: What is filled in before anything reads it: by a shell, by Hydra, or in a template.
 _OPEN = re.compile(r".*[$`].*|.*\{\{.*|\?\?\?|<.*>|@\w+@|%\w+%", re.DOTALL)
-#: What starts a program and hands it what stands behind it.
+#: Commands that start a program with the words behind its name.
 _LAUNCHERS = (
     "env", "exec", "mpirun", "nohup", "nsys", "numactl", "python*", "ray", "srun", "stdbuf", "time",
     "timeout", "torchrun", "uv",
 )  # fmt: skip
-#: A value by which Hydra means several, or calls a function of its own.
+#: A value that stands for several in Hydra, or calls a function of Hydra's.
 _SWEPT = re.compile(r"[^\[{]*[,(\\].*", re.DOTALL)
-#: Words that a text in YAML has if it is a command or a part of one.
+#: Words by which a text in YAML shows that it is a command, or a part of one.
 _COMMAND = re.compile(r"(?:^|\s)(?:--[A-Za-z]|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=)")
 #: Hydra's short names of its options.
 _SHORT = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir"}
 _SPREAD = re.compile(r"\$\{\w+\[[@*]")
-#: In the place of a path in YAML: what it takes from elsewhere.
+#: The key for what a YAML takes from elsewhere: no setting has an empty one.
 _ELSEWHERE = ""
-#: Said of overrides alone.
+#: Said of overrides without a configuration.
 _UNNAMED = "the configuration that it overrides (give --config-name, or the config.yaml of the run)"
-#: Settings in a file: beyond them it is none of a job.
+#: The most settings of a file: one with more is not for a job.
 _MOST_SETTINGS = 20_000
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
 
@@ -59,7 +59,7 @@ def read(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], tuple[str,
 
     Args:
         path: The file.
-        programs: Patterns of those that a script may start without an effect on what it leaves out.
+        programs: Patterns of the programs whose defaults are known, if a script starts them.
 
     """
     if path.endswith((".yaml", ".yml", ".json")):
@@ -72,7 +72,7 @@ def read(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], tuple[str,
         composed = [key for key in found if key == "defaults" or key.startswith("defaults.")]
         elsewhere += ["its list of defaults (give the .hydra/config.yaml of a run)"] if composed else []
         if _UNNAMED in elsewhere:
-            # Hydra writes the name of that configuration into a file beside them.
+            # Hydra writes the name of that configuration into a file beside the overrides.
             beside = os.path.join(os.path.dirname(path), "hydra.yaml")
             with suppress(SettingsError, KeyError):
                 found["config_name"] = in_yaml(file_text(beside), beside)["hydra.job.config_name"]
@@ -86,7 +86,7 @@ def read(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], tuple[str,
 
 
 def _in_script(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings of the job that a script starts, or those that stand one on each line."""
+    """Return the settings of the job that a script starts, or of a list with one setting on each line."""
     lines, missing = commands(path)
     jobs = [_started(line, programs) for line in lines if line and not _begins(line)]
     most = max((len(job.settings()) for job in jobs), default=0)
@@ -105,12 +105,12 @@ def _in_script(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], list
 
 
 def _begins(line: list[Word]) -> bool:
-    """Return whether a line begins with a setting: it is no command then."""
+    """Return whether a line begins with a setting, so that it is no command."""
     return bool(line) and bool(_FLAG.match(line[0][0]) or _OVERRIDE.match(line[0][0]))
 
 
 def _started(line: list[Word], programs: Sequence[str]) -> _Job:
-    """Return what a command line gives its program; one that is not known may add to it, or be no program."""
+    """Return what a command line gives its program. An unknown program may add settings, or be none."""
     at = next(
         (at for at, (word, _) in enumerate(line) if any(fnmatchcase(word, one) for one in programs)), None
     )
@@ -124,7 +124,7 @@ def _started(line: list[Word], programs: Sequence[str]) -> _Job:
 
 
 def _unstarted(words: Iterable[Word]) -> _Job:
-    """Return the settings in words alone: what overrides leave out, the program decides that they are for."""
+    """Return the settings in words without a program, which would decide what overrides leave out."""
     job = _Job(words)
     found = job.settings()
     job.elsewhere += [_UNNAMED] if "config_name" not in found and any("." in key for key in found) else []
@@ -140,9 +140,9 @@ class _Job:
         self._found: dict[str, list[Any]] = {}
         #: The settings that only a branch gives.
         self._perhaps: set[str] = set()
-        #: The settings given before a word that may stand for others: the last one counts.
+        #: By setting, a later word that may set it again: of two values, the last one counts.
         self._before: dict[str, str] = {}
-        #: What stands for any number of words, or is not known.
+        #: Words that may stand for any number of settings, or that are not known.
         self.elsewhere: list[str] = []
         #: The flag that the next word may be a value of.
         self._flag = ""
@@ -191,7 +191,7 @@ class _Job:
 
 
 def value(text: str) -> Any:
-    """Return what a text stands for: a number, a switch, nothing, or itself."""
+    """Return the value that a text stands for: a number, a switch, `None`, a tuple, or the text itself."""
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1]
@@ -208,7 +208,7 @@ def value(text: str) -> Any:
 
 
 def in_yaml(text: str, path: str) -> dict[str, Any]:
-    """Return what a YAML has, by the paths of its keys. Raises `SettingsError`."""
+    """Return the values in a YAML by the paths of their keys. Raises `SettingsError`."""
     try:
         import yaml
     except ImportError as error:
@@ -227,7 +227,7 @@ def in_yaml(text: str, path: str) -> dict[str, Any]:
 
 
 def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
-    """Put what a YAML has into `found`, by the paths of its keys. Aliases can make very much of little."""
+    """Put the values in a YAML into `found`, by path, up to a limit: aliases can make a short file huge."""
     if len(found) > _MOST_SETTINGS:
         raise OverflowError
     if isinstance(data, dict) and data:
@@ -246,7 +246,7 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
         if job.elsewhere:
             _add_elsewhere(found, *job.elsewhere)
     elif path:
-        # What is nested in a list no condition asks for.
+        # No condition asks for what is nested in a list.
         plain = tuple(Open("...") if isinstance(one, (list, dict)) else one for one in items)
         found[path] = plain if isinstance(data, list) else value(data) if isinstance(data, str) else data
         if any(map(_COMMAND.search, texts)):

@@ -1,7 +1,7 @@
 """What `overlay audit` prints in 80 columns: each defect by what is to be done about it, or all about one.
 
-A defect that is not patched has a line with the way out, and one that is patched is named. What is fixed is
-counted, and so is what settings exclude.
+A defect that is not patched has a line with the way out; one that is patched is named. Those that a release
+has fixed, or that settings exclude, are counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from overlay.desk.audit.job_settings import JobSettings
     from overlay.source.judge import Finding
 
-#: Said in the place of a selection that leaves all other patches as they are.
+#: Stands for `OVERLAY_PATCHES=all,` in a way out.
 _SELECT = "select "
 
 
@@ -50,7 +50,7 @@ def _by_settings(audit: Audit, settings: JobSettings) -> list[str]:
         ours = [one for one in left if one not in others]
         lines += _lines(f"NOT PATCHED, {ANSWERS[word].upper()}", ours, audit)
         lines += _by_reason("NOT PATCHED, OF ANOTHER PROJECT", others, audit)
-    # What is not patched and not hit by these settings is not safe: the settings that decide are said.
+    # A defect that these settings do not hit is still there: name the settings that spare the job.
     spared = audit.answered("not-met", "open", "unknown-source")
     lines += _by_reason(f"NOT PATCHED, {ANSWERS['not-met'].upper()}", spared, audit)
     for word in ("met", "untold"):
@@ -60,7 +60,7 @@ def _by_settings(audit: Audit, settings: JobSettings) -> list[str]:
 
 
 def _by_reason(title: str, findings: list[Finding], audit: Audit) -> list[str]:
-    """Return the ids alone, after each thing that settings say of them."""
+    """Return the ids of findings, after each reason in the settings."""
     lines = _title(title, findings)
     for why in dict.fromkeys(audit.answers[one.defect].why for one in findings):
         them = ", ".join(one.defect for one in findings if audit.answers[one.defect].why == why)
@@ -69,7 +69,7 @@ def _by_reason(title: str, findings: list[Finding], audit: Audit) -> list[str]:
 
 
 def _lines(title: str, findings: list[Finding], audit: Audit) -> list[str]:
-    """Return a line for each, with the way out; before that what settings say of it."""
+    """Return a line for each finding: what settings say of it, and the way out."""
     lines = _title(title, findings)
     for harm, them in _by_harm(findings):
         lines.append(f"{harm}: {HARMS[harm]}")
@@ -90,7 +90,7 @@ def _way_out(finding: Finding) -> str:
 
 
 def _paragraph(title: str, findings: list[Finding]) -> list[str]:
-    """Return the ids alone, after each harm."""
+    """Return the ids of findings, after each harm."""
     lines = _title(title, findings)
     for harm, them in _by_harm(findings):
         lines.append(wrap(f"{harm}: {', '.join(one.defect for one in them)}", "    ", first="  "))
@@ -118,7 +118,7 @@ def explanation(defect: Defect, finding: Finding | None = None) -> str:
 
 
 def _unknown(settings: JobSettings) -> list[str]:
-    """Return the keys that nobody knows, and what stands in the way of knowing them."""
+    """Return how the settings were read, the keys that are unknown, and what may make them known."""
     unknown, missing = settings.unknown(), settings.missing
     said = [f"settings: {settings.file}, read as {settings.dialect.name}"]
     if settings.elsewhere:
@@ -137,7 +137,7 @@ def _unknown(settings: JobSettings) -> list[str]:
 
 
 def _title(title: str, what: Collection[object]) -> list[str]:
-    """Return the title of what follows and how much that is, or nothing if it is nothing."""
+    """Return a title with the number of what follows it, or nothing if there is nothing."""
     return ["", f"{title} ({len(what)})"] if what else []
 
 

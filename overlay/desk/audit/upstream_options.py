@@ -1,6 +1,6 @@
-"""The options that an upstream has, and their defaults, read in its own source and never run.
+"""The options of an upstream and their defaults, read in its source, which is never run.
 
-What a file of settings names beside these is a slip, or for another release.
+Any other setting in a file is a slip, or for another release.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from overlay.defect import Dialect
     from overlay.patch import ReadFile
 
-#: Stands for a default that the source has no constant for.
+#: Stands for a default that is no constant in the source.
 _COMPUTED = Open("computed")
 #: The same of an option that is on or off.
 SWITCH = Open("computed, on or off")
@@ -30,7 +30,7 @@ SWITCH = Open("computed, on or off")
 def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the options by key, each with its default or an `Open`, and the files that were not read.
 
-    Of these it says why, or nothing if they are not there.
+    Each file comes with the reason, which is empty if the file is not there.
     """
     found: dict[str, Any] = {}
     missing = {}
@@ -52,20 +52,20 @@ def _in_file(path: str, text: str) -> dict[str, Any]:
 
 
 def _declared(tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    """Yield what a parser is given, and the fields of classes, which some make their options of."""
+    """Yield the options that a parser is given, and the fields of classes: some parsers are made of these."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            # As `add_argument` and what wraps it do.
+            # A call of `add_argument`, or of what wraps it.
             said = {word.arg: _constant(word.value) for word in node.keywords}
             switch = said.get("action") in ("store_true", "store_false")
             default = False if switch else said.get("default")
             yield from ((flag, default) for flag in _flags(*node.args))
         for inner in node.body if isinstance(node, ast.ClassDef) else ():
             if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
-                # An upstream may set it otherwise where it makes its configuration.
+                # The default does not count: an upstream may override it when it makes its configuration.
                 default = SWITCH if ast.unparse(inner.annotation) == "bool" else _COMPUTED
                 yield inner.target.id, default
-                # Its flags, where they are not called like the field.
+                # The flags of a field may have other names.
                 named = ast.walk(inner.value) if inner.value is not None else ()
                 yield from ((flag, default) for flag in _flags(*named))
 
@@ -77,7 +77,7 @@ def _flags(*nodes: ast.AST) -> Iterator[str]:
 
 
 def _constant(node: ast.AST) -> Any:
-    """Return what stands there, if that is one value."""
+    """Return the constant that a node is, if it is one single value."""
     try:
         found = ast.literal_eval(node)
     except (ValueError, TypeError):

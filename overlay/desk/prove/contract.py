@@ -12,14 +12,14 @@ from importlib.util import find_spec
 from overlay.runtime.engine import load_all
 from overlay.source.registry import contract_of
 
-#: Nothing is wrong; something is; an exception; no end within its time; the process ended without a word; a
+#: Nothing is wrong; something is; an exception; no end in time; the process ended without an answer; a
 #: package that it needs is not installed, which is never a pass.
 HOLDS, WRONG, RAISES, NO_END, CRASHED, NOT_RUN = RUN_OUTCOMES = (
     "holds", "wrong", "raises", "no end", "crashed", "not run",
 )  # fmt: skip
-#: Asks for what a row of a table needs, beside that the contract holds.
+#: Asks for `Contract.strictly`, which a row of a table needs.
 STRICTLY = "strictly"
-#: Characters that are kept of what was said.
+#: The most characters that are kept of a reason.
 LONGEST = 300
 
 
@@ -37,7 +37,7 @@ def main(patch: str, how: str, seed: str, answer: str) -> None:
             found = NOT_RUN, f"{missing[1]} is not installed"
     with open(answer, "w", encoding="utf-8") as file:
         json.dump(found, file)
-    os._exit(0)  # without what else this interpreter would do at its end
+    os._exit(0)  # nothing else runs at the end of this interpreter
 
 
 def _run(patch: str, how: str, seed: str) -> tuple[str, str]:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     #: What became of one run of a contract, one of `RUN_OUTCOMES`, and what was said of it.
     Outcome = tuple[str, str]
 
-#: What is said of a patch that was run: upstream alone fails its contract, and the patch keeps it; upstream
-#: did not fail it; the patch fails it.
+#: What is said of a patch that was run: upstream alone fails the contract, and it holds with the patch;
+#: upstream alone does not fail it; it fails with the patch.
 PROVEN, UNSHOWN, FAILS = "proven", "not shown", "FAILS"
 #: Seeds that a contract is run with before a row is written.
 SEEDS = 3
@@ -45,10 +45,10 @@ SEEDS = 3
 _PATIENCE = 240
 #: Contracts that run at once: two, or more where each has four cores. Some start ranks, or a Ray cluster.
 _AT_ONCE = max(2, min(8, (os.cpu_count() or 1) // 4))
-#: The path is that of this process: what it decided on is what is run.
+#: With this process's path: what it decided on is what runs.
 _CODE = "import sys; sys.path[:] = {!r}; from overlay.desk.prove.contract import main; main(*{!r})"
-#: Hides GPUs. Not empty, as Ray counts them where a contract starts a cluster that says it has GPUs, and
-#: gives its workers one of these each. ROCR_VISIBLE_DEVICES beside these is an error of verl's.
+#: Hides GPUs. Not empty: if a contract starts a Ray cluster that claims GPUs, Ray counts these, and gives one
+#: to each worker. (verl raises an error if ROCR_VISIBLE_DEVICES is set beside these.)
 _HIDDEN = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), ",".join(["-1"] * 8))
 
 
@@ -65,7 +65,7 @@ class Proof(Record):
     #: What became of the contract on upstream alone and with the patch, as in `RUN_OUTCOMES`; empty if not.
     alone: str = ""
     patched: str = ""
-    #: What is written of a source that the patch was not tested on.
+    #: The rows that are written for a source that the patch was not tested on.
     rows: tuple[Row, ...] = ()
 
 
@@ -127,7 +127,7 @@ def run(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _asked_for(engine: Engine, named: list[str], verdicts: tuple[str, ...]) -> list[Verdict]:
-    """Return what is decided here on the patches that are meant: those named, or else of some verdicts."""
+    """Return the verdicts here on the patches that are meant: those named, or else those of some verdicts."""
     plan = engine.plan(named) if named else engine.plan_each()
     # Companions come along with whatever is selected, and were not asked for.
     chosen = {*plan.selection} - {*(plan.companions if named else ())}
@@ -150,8 +150,8 @@ class Prover:
     def proven(self, wanted: Iterable[Verdict]) -> Iterator[Proof]:
         """Run contracts on upstream alone and with the patch, and yield what came of each.
 
-        A patch that does not apply is not run, and that is said. Two that claim one site are each proven by
-        itself.
+        A patch that does not apply is not run, and the proof says so. Two patches that conflict are each
+        proven alone.
         """
         given = [(one, one.verdict in (APPLY, "conflict")) for one in wanted]
         runs = self._runs([(one.patch, self.seeds[0]) for one, applies in given if applies])
@@ -159,7 +159,7 @@ class Prover:
             yield _judged(one, *next(runs)) if applies else _not_run(one)
 
     def tried(self, verdict: Verdict) -> Proof:
-        """Try a patch that does not know its source here, and return what came of it, and the rows for it."""
+        """Try a patch whose source here is unknown, and return what came of it, with the rows to write."""
         patch = self._known[verdict.patch]
         name = " + ".join(f"{one.project} {one.version}" for one in verdict.targets if one.version)
         given = trial(patch, self._tree, self._table, f"{name}, here")
@@ -188,7 +188,7 @@ class Prover:
                     found.add((last.verdict, last.alone))
                     if last.verdict not in (PROVEN, UNSHOWN):
                         break
-                # Upstream alone keeps the contract, or fails it as only the defect does.
+                # A row needs one of these: upstream alone keeps the contract, or fails it as the defect does.
                 made = {(UNSHOWN, HOLDS): given.alone, (PROVEN, WRONG): rows}.get((last.verdict, last.alone))
                 if made and len(found) == 1:
                     new = self._dated(made)
@@ -206,9 +206,9 @@ class Prover:
         return tuple(row.replace(date=today, proven=f"proven on {today} with {how}") for row in rows)
 
     def _runs(self, wanted: list[tuple[str, int]], trust: str = "") -> Iterator[tuple[Outcome, Outcome]]:
-        """Yield the outcomes on upstream alone and with the patch, of patches with seeds.
+        """Yield the outcomes of each patch and seed: on upstream alone, and with the patch.
 
-        With a file that is trusted, the contract is asked as a row of a table needs it.
+        With `trust`, a file, the contract is run strictly, as a row of a table needs it.
         """
         jobs = [(*one, how) for one in wanted for how in (ALONE, STRICTLY if trust else "")]
         outcomes = self._commands.each(lambda job: self._run(*job, trust or settings.trust()), jobs)
@@ -216,7 +216,7 @@ class Prover:
 
     def _run(self, patch: str, seed: int, how: str, trust: str) -> Outcome:
         """Run one contract in a process of its own, and end all that it has started."""
-        # Of overlay's own settings contracts keep where patches come from. The first one marks the run.
+        # Of overlay's settings, a contract keeps only the packs. The first variable marks the run.
         given = os.environ.items()
         kept = {key: text for key, text in given if key == "OVERLAY_PACKS" or not key.startswith("OVERLAY")}
         environ = {settings.PROVE_RUN: secrets.token_hex(8), **kept}
@@ -243,7 +243,7 @@ class Prover:
 
 
 def _not_run(decided: Verdict, why: str = "") -> Proof:
-    """Return what is said of a patch that was not run: why, or else what was decided on it."""
+    """Return the proof of a patch that was not run: `why`, or else the verdict on it."""
     why = why or f"{decided.verdict}: {decided.reason}".removesuffix(": ")
     return Proof(patch=decided.patch, where=decided.where(), verdict=NOT_RUN, why=why)
 
@@ -254,7 +254,7 @@ def _judged(decided: Verdict, alone: Outcome, patched: Outcome) -> Proof:
         verdict, why = patched
     elif patched[0] != HOLDS:
         verdict, why = FAILS, f"with the patch: {': '.join(filter(None, patched))}"
-    # As the patch holds in the same surroundings, it is upstream that raised.
+    # The contract holds with the patch in the same surroundings, so it is upstream that raises.
     elif alone[0] in (WRONG, RAISES):
         verdict, why = PROVEN, alone[1]
     elif alone[0] != HOLDS:

@@ -1,8 +1,8 @@
 """Rows of the table from runs of contracts: what a patch is on a source that it was not tested on.
 
-A row is written because the contract was run there: it passes with the patch, or upstream alone keeps it. Or
-nothing that the patch replaces is there yet, which needs no run. Where it was there in an earlier release, it
-may have moved: the contract is run on upstream alone.
+A row is written if the contract was run there, and it holds with the patch or on upstream alone. It is also
+written, without a run, if nothing that the patch replaces is there yet. If an earlier release had that, it
+may have moved: then the contract is run on upstream alone.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 class Trial(Record):
-    """A patch on a source that it was not tested on, and what it may be there."""
+    """A patch on a source that it was not tested on, with the rows that may come of it."""
 
     patch: str
     #: Why nothing can be tried, empty if something can.
     refused: str = ""
-    #: What it would be with each choice of variants, the likeliest first: a row for each project.
+    #: The rows for each choice of variants, the likeliest first: a row for each project.
     choices: tuple[tuple[Row, ...], ...] = ()
-    #: What it is if upstream alone keeps the contract.
+    #: The rows if upstream alone keeps the contract.
     alone: tuple[Row, ...] = ()
-    #: What it is without any run: nothing that it replaces is there.
+    #: The rows without any run, if nothing that it replaces is there.
     absent: tuple[Row, ...] = ()
 
 
@@ -91,7 +91,7 @@ def row_of(patch: Patch, target: Target, tree: Tree, name: str) -> Row | None:
 
 
 def _blank(patch: Patch, target: Target, tree: Tree, name: str) -> Row:
-    """Return the row of a source that needs nothing."""
+    """Return a row that says that a source needs nothing."""
     return Row(
         patch=patch.id,
         target=target.project.name,
@@ -103,16 +103,16 @@ def _blank(patch: Patch, target: Target, tree: Tree, name: str) -> Row:
 
 
 def _applied_before(patch: Patch, target: Target, version: str, table: Table) -> str:
-    """Return a source on which a patch applied, no later release than a version; empty if there is none."""
+    """Return a source on which a patch applied, of no later release than `version`, or nothing."""
     from packaging.version import InvalidVersion, Version
 
     sources = [name for row in table.rows(patch, target) if row.verdict == APPLY for name in row.sources()]
     try:
         here = Version(version)
-    except InvalidVersion:  # it may be later than any
+    except InvalidVersion:  # it may be later than any release
         return sources[-1] if sources else ""
     for name in reversed(sources):
-        with suppress(InvalidVersion):  # of what is no release nobody knows when it was
+        with suppress(InvalidVersion):  # a commit or an image: nobody knows how old it is
             if Version(name.partition("==")[2]) <= here:
                 return name
     return ""
@@ -124,7 +124,7 @@ def _applied(variant: Variant, target: Target, blank: Row, tree: Tree) -> Row:
     sites |= {item.site: None for item in variant.replacements if item.new}
     telling = {*target.replaced(), *target.tells, *variant.sites()}
     for site in target.sites():
-        # What other variants alone rely on says nothing of this one, unless it is not there.
+        # A site that only other variants rely on says nothing of this one, unless it is missing.
         if site not in sites and (site in telling or not tree.has(site)):
             sites[site] = tree.digest(site)
     ours = {site.partition(":")[0] for site in target.sites()}
@@ -159,7 +159,7 @@ def _distance(variant: Variant, patch: Patch, target: Target, tree: Tree, table:
 
 
 def unjudged(rows: Iterable[Row], patch: Patch, table: Table) -> list[str]:
-    """Return the replaced sites of rows that apply which differ from all that the patch was tested on."""
+    """Return the replaced sites, in rows that apply, that differ from all that the patch was tested on."""
     targets = {target.project.name: target for target in patch.targets}
     found = []
     for row in rows:
@@ -171,7 +171,7 @@ def unjudged(rows: Iterable[Row], patch: Patch, table: Table) -> list[str]:
 
 
 def text_of(sources: Mapping[str, object], rows: Iterable[Row]) -> str:
-    """Return the text of a table: a line for each source and each row. What a row has not is left out."""
+    """Return the text of a table: a line for each source and each row, without the row's empty fields."""
     plain = [{key: value for key, value in row.to_dict().items() if value} for row in rows]
     return '{{"sources": {{\n{}\n}},\n"rows": [\n{}\n]}}\n'.format(
         ",\n".join(f"  {json.dumps(name)}: {json.dumps(what)}" for name, what in sources.items()),

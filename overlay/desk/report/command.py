@@ -32,7 +32,7 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
             raise ReportError("name a file for the page (-o FILE), or the folder of a job's ledgers")
         show(arguments, job.to_dict(), job.table)
         return EXIT_OK
-    # A patch that only its id selects is in no job unless somebody names it.
+    # An opt-in patch is in no job unless somebody names it.
     selected = engine.chosen("all").ids
     audits = []
     for site in arguments.audit or ([] if job else [None]):

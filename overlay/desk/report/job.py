@@ -83,7 +83,7 @@ class Job(Record):
     #: The known defects that affect the job by its own settings, those that are not patched first.
     met: tuple[Met, ...] = ()
     groups: tuple[Group, ...] = ()
-    #: In place of ranks they have places in `names`.
+    #: They name processes by their places in `names`, not by rank.
     differences: tuple[agreement.Difference, ...] = ()
 
     def who(self, places: Iterable[int]) -> str:
@@ -103,7 +103,7 @@ class Job(Record):
         return [name for name, (_, count) in self.effects.items() if not count]
 
     def gaps(self) -> list[str]:
-        """Return sentences on processes of which something is not known."""
+        """Return sentences on what is not known: missing ranks, early ends, unreadable files."""
         found = [f"There is no ledger of {agreement.spans(self.missing)}."] if self.missing else []
         if self.cut_short:
             who = self.who(self.cut_short)
@@ -187,7 +187,7 @@ def read(folder: str) -> Job:
             said = str(error)
             unreadable.append(said if said.startswith(name) else f"{name}: {said}")
             continue
-        # Of a damaged file the number may be any: nobody has so many ranks.
+        # A damaged file may have any number in it: nobody has so many ranks.
         if 0 <= (process.rank or 0) < _MOST_RANKS and 0 <= (process.world or 0) <= _MOST_RANKS:
             found.append(process)
         else:

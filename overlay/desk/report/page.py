@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from overlay.verdict import Plan, TargetVerdict
 
 
-#: What a patch can have come to, the worst first, and the tone of each: its state, the verdict of an
-#: installation, or that another version of overlay knows it.
+#: What can become of a patch, the worst first, with the tone of each: a state, a verdict, or `not known`, if
+#: only another version of overlay knows the patch.
 OUTCOMES: dict[str, str] = {
     "failed": "bad",
     "conflict": "bad",
@@ -48,7 +48,7 @@ class View(Record):
     name: str
     #: By patch, its verdict or its state, and why.
     words: dict[str, tuple[str, str]]
-    #: The word for a patch that is not among these.
+    #: The word for a patch that `words` lacks.
     otherwise: str
     #: The projects there, each with its version.
     versions: tuple[str, ...]
@@ -61,7 +61,7 @@ class View(Record):
 
 
 def view_of_plan(name: str, plan: Plan, selected: Collection[str]) -> View:
-    """Return the view of an installation. `selected`: the patches that need not be asked for by their ids."""
+    """Return the view of an installation. `selected`: the patches that need not be selected by their ids."""
     words = {}
     for one in plan.verdicts:
         asked = one.verdict != "apply" or one.patch in selected
@@ -102,10 +102,10 @@ def _versions(targets: Iterable[TargetVerdict]) -> tuple[str, ...]:
 
 
 def outcome(words: Iterable[str]) -> str:
-    """Return what a patch came to, from the words of all views on it."""
+    """Return what became of a patch, from the words of all views on it."""
     found = {word if word in OUTCOMES else "not known" for word in words}
     if found & {"waiting", "not-selected"}:
-        # What an installation could take is not what processes took; whatever else they say says more.
+        # What processes say counts more than what an installation could take.
         found -= {"apply", OPT_IN}
     for said_by_some in ("not-selected", "waiting"):
         if len(found) > 1:
@@ -118,7 +118,7 @@ class Headline(Record):
 
     tone: str
     text: str
-    #: How many patches came to each outcome, without those that none came to.
+    #: How many patches have each outcome, without the outcomes that none has.
     counts: tuple[tuple[str, int], ...]
 
     def tally(self) -> str:
@@ -127,12 +127,12 @@ class Headline(Record):
 
 
 def headline(outcomes: Mapping[str, str], job: Job | None, audits: Iterable[Audit] = ()) -> Headline:
-    """Return what is said first of what each patch came to, of a job, and of installations."""
+    """Return the headline on the outcomes of all patches, on a job, and on installations."""
     by_tone: dict[str, list[str]] = {tone: [] for tone in ("bad", "care", "good", "plain")}
     for name, one in outcomes.items():
         by_tone[OUTCOMES[one]].append(name)
     fine = "good" if by_tone["good"] else "plain"
-    # Each sentence with its tone. Of one tone, they stay in this order.
+    # Each sentence with its tone. Sentences of one tone stay in this order.
     said = [] if job is None else [("bad" if job.differences else fine, _agreement(job))]
     said += [] if job is None else [("care", gap) for gap in job.gaps()]
     for tone, what in (("bad", "asked for, and not applied"), ("care", "not completely applied")):
@@ -190,7 +190,7 @@ def _named(names: Sequence[str], most: int = 4) -> str:
     return listed(names, most)
 
 
-#: What the outcomes mean whose patches nobody has to look at: the page only lists their ids.
+#: The meaning of each outcome that asks nothing of a reader: the page only lists the ids of its patches.
 LISTED = {
     "waiting": "no process has imported a module that they are for",
     "opt-in": "they apply here if somebody names them, as in OVERLAY_PATCHES=all,ID",

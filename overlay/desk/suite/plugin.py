@@ -1,7 +1,7 @@
-"""The pytest plugin that a run loads into each of its processes, which it tells `OVERLAY_SUITE=MODE:FOLDER`.
+"""The pytest plugin that a run loads into each of its processes. `OVERLAY_SUITE` tells it MODE:FOLDER.
 
-Under overlay it enables overlay when it is imported: before any conftest of an upstream. The workers of xdist
-import what `-p` names after the conftests, and what `PYTEST_PLUGINS` names before, so a run says both.
+In the mode `overlay` it enables overlay when it is imported: before any conftest of an upstream. Workers of
+xdist import what `-p` names after the conftests, and what `PYTEST_PLUGINS` names before: a run uses both.
 
 Each process leaves two files in the folder, named by its rank and process id:
 

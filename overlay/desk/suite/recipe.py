@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Seconds for the package index or a clone.
 _PATIENCE = 600
-#: What stands in a command for this interpreter, and for the number of ranks.
+#: Stand in a command for this interpreter, and for the number of ranks.
 PYTHON, RANKS = "{python}", "{ranks}"
 
 
@@ -101,7 +101,7 @@ def read(path: str) -> Recipe:
 
 
 def fetch(source: Mapping[str, tuple[str, ...]], into: str) -> str:
-    """Unpack the first of several sources that can be had into a folder.
+    """Unpack a source into a folder: the first that can be had of those in `from`.
 
     Returns:
         Where it is from: `sdist verl==0.8.0`, or `$VERL_REPO@v0.8.0 (commit 0123456789ab)`.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     #: By node id, its attempts: of each the outcome, and the first line of why the test did not pass.
     Results = dict[str, list[tuple[str, str]]]
 
-#: What becomes of a test, or of a file of tests. Of several ranks, or of a test and its teardown, the last of
-#: these counts. A test is `missing` if a run does not have it.
+#: What becomes of a test, or of a file of tests. If several ranks, or a test and its teardown, differ, the
+#: one that comes last here counts. A test is `missing` if a run does not have it.
 TEST_OUTCOMES = ("missing", "skipped", "xfailed", "passed", "failed", "error", "crashed", "hung")
 _FAILING = frozenset(TEST_OUTCOMES[4:])
 _GOOD = frozenset({"passed", "xfailed"})
@@ -38,7 +38,7 @@ _REASONS, _WIDTH = 12, 110
 def read(path: str) -> Results:
     """Return the results in the folder of one mode of a run. Raises `SuiteError`: there are none."""
     found: Results = {}
-    # Reasons shall not name a folder of this machine.
+    # Reasons must not name a folder of this machine.
     tree = os.path.join(os.path.dirname(os.path.abspath(path)), "work", os.path.basename(path), "")
     for place in sorted(glob("[0-9]*/**/output.txt", root_dir=path, recursive=True)):
         for name, (outcome, reason) in outcomes(os.path.join(path, os.path.dirname(place))).items():
@@ -63,7 +63,7 @@ def compare(before: Results, after: Results) -> dict[str, Any]:
     found: dict[str, Any] = {**{kind: [] for kind in KINDS}, "passing": 0}
     for name in dict.fromkeys((*before, *after)):
         first, second = before.get(name, [("missing", "")]), after.get(name, [("missing", "")])
-        one, other = _over(first), _over(second)
+        one, other = _overall(first), _overall(second)
         if "/" in one or "/" in other:
             kind = "flaky"
         elif other in _FAILING:
@@ -80,7 +80,7 @@ def compare(before: Results, after: Results) -> dict[str, Any]:
     return found
 
 
-def _over(attempts: Sequence[tuple[str, str]]) -> str:
+def _overall(attempts: Sequence[tuple[str, str]]) -> str:
     """Return the outcome of all attempts, or two of them if they differ in whether the test passed."""
     first, *others = (outcome for outcome, _ in attempts)
     other = next((outcome for outcome in others if (outcome in _GOOD) != (first in _GOOD)), None)
@@ -102,7 +102,7 @@ def coverage(place: str) -> list[dict[str, Any]]:
     for patch in dict.fromkeys(patch for one in processes for patch in one["patches"]):
         states = [one["patches"][patch] for one in processes if patch in one["patches"]]
         counts = [one["counts"] for one in states if one["counts"] is not None]
-        # On a device or in compiled code it is not told how much was changed.
+        # If `changed` is missing, it is on a device or in compiled code, and nobody knows it.
         told = bool(counts) and all("changed" in one for one in counts)
         applied = [one for one in states if one["state"] in ("applied", "incomplete")]
         wrong = [one for one in states if one["state"] not in ("applied", "waiting")]
@@ -111,7 +111,7 @@ def coverage(place: str) -> list[dict[str, Any]]:
                 "patch": patch,
                 "applied": len(applied),
                 "processes": len(processes),
-                # What it had to look at, and what of that it changed, if it counts that.
+                # How often it had something to look at, and how often it changed that, if it counts this.
                 "calls": sum(one.get("calls", one.get("changed", 0)) for one in counts) if counts else None,
                 "changed": sum(one["changed"] for one in counts) if told else None,
                 "troubles": sorted({f"{one['state']}: {one['why']}" for one in wrong}),

@@ -125,7 +125,7 @@ class Run:
         given = {recipes.PYTHON: sys.executable, recipes.RANKS: str(recipe.ranks)}
         words = [given.get(word, word) for word in recipe.command]
         words += [file, f"--rootdir={tree}", "-p", "no:cacheprovider", "-p", PLUGIN, *recipe.arguments]
-        # By its variables the plugin knows a pytest that a test has started.
+        # Variables of pytest go: by them, the plugin recognises a pytest that a test has started.
         foreign = ("PYTEST_", VARIABLE, *(["OVERLAY"] if mode == "plain" else []))
         kept = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
         environ = {
