@@ -101,6 +101,6 @@ def _parser(asked: list[str]) -> tuple[argparse.ArgumentParser, set[str]]:
 
 
 def _screen(engine: Engine, _: argparse.Namespace) -> int:
-    from overlay.desk.screen import show
+    from overlay.desk.screen import show_screen
 
-    return show(engine)
+    return show_screen(engine)

@@ -133,7 +133,7 @@ class Counts:
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         # A function that is pickled by value counts in the process that runs it. A copy is the original.
-        return arrive, (self.place,)
+        return counts_here, (self.place,)
 
 
 def effect(
@@ -182,14 +182,14 @@ def load(module: str) -> None:
             raise
 
 
-def arrive(place: str) -> Any:
+def counts_here(place: str) -> Any:
     """Return this process's counts for a function that was unpickled or copied here."""
     if place not in _made:
         __import__(place)
     return _made[place]
 
 
-def of_module(module: str, *, wait: bool = True) -> Effect | None:
+def effect_of(module: str, *, wait: bool = True) -> Effect | None:
     """Return what the patch in a module has counted, `None` if it counts nothing, or is not in use."""
     counts = _made.get(f"{module}.effect") or _made.get(module)
     return None if counts is None else counts.effect.replace(values=counts.read(wait=wait))
@@ -211,17 +211,17 @@ def told(effect: Effect) -> str:
     if not effect.reached:
         return "had nothing to do"
     total = values.get("calls", values.get("changed", 0))
-    counted = f"{shown(total)} {effect.of if total == 1 else plural(effect.of)}"
+    counted = f"{as_text(total)} {effect.of if total == 1 else plural(effect.of)}"
     if "changed" not in values:
         return f"looked at {counted}; how many it {effect.did} is on the device or in compiled code"
     if not values["changed"]:
         return f"looked at {counted} and changed nothing"
     text = (
-        f"{effect.did} {shown(values['changed'])} of {counted}"
+        f"{effect.did} {as_text(values['changed'])} of {counted}"
         if "calls" in values
         else f"{effect.did} {counted}"
     )
-    known = {one.name: shown(values[one.name], one.unit) for one in effect.figures if one.name in values}
+    known = {one.name: as_text(values[one.name], one.unit) for one in effect.figures if one.name in values}
     try:
         return f"{text}; {effect.then.format_map(known)}" if effect.then else text
     except KeyError:  # nothing has set a figure that `then` names
@@ -233,7 +233,7 @@ def plural(word: str) -> str:
     return f"{word}es" if word.endswith(("ch", "sh", "s", "x")) else f"{word}s"
 
 
-def shown(number: Number, unit: str = "") -> str:
+def as_text(number: Number, unit: str = "") -> str:
     """Return a number as a person would write it."""
     if unit == "bytes":
         size = float(number)

@@ -146,13 +146,19 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-def test_no_two_classes_or_constants_of_the_engine_have_one_name() -> None:
+#: Functions that do the same of what their modules are about, as `lock.read` and `table.read` do.
+SHARED = {"add", "add_arguments", "compare", "enable", "main", "read", "write"}
+
+
+def test_no_two_classes_functions_or_constants_of_the_engine_have_one_name() -> None:
     seen: dict[str, Path] = {}
     for path in files("overlay"):
         for node in ast.parse(path.read_text()).body:
             targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
             names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
-            names = [node.name] if isinstance(node, ast.ClassDef) else [one for one in names if one.isupper()]
+            names = [one for one in names if one.isupper()]
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                names = [node.name]
             for name in names:
-                if not name.startswith("_") and name != "TYPE_CHECKING":
+                if not name.startswith("_") and name not in (*SHARED, "TYPE_CHECKING"):
                     assert seen.setdefault(name, path) == path, name

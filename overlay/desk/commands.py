@@ -132,7 +132,7 @@ def _say_no_upstream(sites: Sequence[str]) -> int:
 
 
 def _explain_defect(engine: Engine, audit: Audit, arguments: argparse.Namespace) -> int:
-    from overlay.desk.audit.text import explanation as defect_text
+    from overlay.desk.audit.text import defect_text
 
     name = arguments.explain
     if name in engine.known():

@@ -48,7 +48,7 @@ class LedgerFile:
         """Write what is not there yet. An error is logged once, and never raised."""
         from hashlib import sha256
 
-        ledger, figures = split(status)
+        ledger, figures = shared_and_own(status)
         shared = _encoded(ledger)
         digest = sha256(shared).hexdigest()[:_DIGITS]
         own = _encoded(
@@ -76,7 +76,7 @@ class LedgerFile:
                 log.warning(f"the ledger cannot be written to {self._folder}: {error}")
 
 
-def split(status: Status) -> tuple[dict[str, Any], dict[str, dict[str, int | float]]]:
+def shared_and_own(status: Status) -> tuple[dict[str, Any], dict[str, dict[str, int | float]]]:
     """Return the ledger without what is this process's own, and by patch the figures of this process."""
     figures = {}
     patches = []

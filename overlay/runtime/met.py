@@ -35,14 +35,14 @@ def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]
     if not is_first():
         return
     try:
-        engine.met = found = find(engine, dialect, list(map(Indexed, parts)))
+        engine.met = found = defects_of(engine, dialect, list(map(Indexed, parts)))
         if found:
             (log.warning if any(one.state != "mended" for one in found) else log.info)(sentence(found))
     except Exception as error:  # noqa: BLE001 -- see above
         log.debug(f"the known defects that affect this job cannot be told: {error!r}")
 
 
-def find(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tuple[Met, ...]:
+def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tuple[Met, ...]:
     """Return the known defects that affect a job, those that are not patched first, then the worst."""
     from overlay.defect import HARMS
     from overlay.source.judge import judge

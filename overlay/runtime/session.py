@@ -13,8 +13,8 @@ import sys
 from types import ModuleType
 
 from overlay import log
+from overlay.effect import effect_of
 from overlay.effect import load as load_effect
-from overlay.effect import of_module
 from overlay.errors import OverlayError, PatchError, PinError
 from overlay.ledger import PatchStatus, SiteStatus
 from overlay.model.record import TYPE_CHECKING
@@ -131,7 +131,7 @@ class Entry:
             reason=self.reason,
             verdict=self.verdict,
             sites=tuple(status for status, *_ in self._sites()),
-            effect=of_module(module_of(self.patch.id), wait=wait) if self.installed or was else None,
+            effect=effect_of(module_of(self.patch.id), wait=wait) if self.installed or was else None,
         )
 
     def _sites(self) -> list[tuple[SiteStatus, str, str]]:

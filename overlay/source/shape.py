@@ -85,7 +85,7 @@ class Module(Scope):
         return self.names.get("*", [])
 
 
-def find(module: Module, qualname: str) -> list[Found]:
+def bindings(module: Module, qualname: str) -> list[Found]:
     """Return what binds a qualified name, then what can change its meaning; nothing if nothing binds it."""
     outer, *path = qualname.split(".")
     found = module.names.get(outer, [])
@@ -196,7 +196,7 @@ def split_site(site: str) -> tuple[str, str]:
     return module, qualname
 
 
-def digest(module: Module, qualname: str) -> str | None:
+def site_digest(module: Module, qualname: str) -> str | None:
     """Return the digest of a site, or of the whole module without a name; `None` if there is no such site.
 
     It covers the bindings of the name, the decorators and keywords of the classes around it, which can put
@@ -205,7 +205,7 @@ def digest(module: Module, qualname: str) -> str | None:
     """
     if not qualname:
         return digests.digest([module.tree])
-    found = find(module, qualname)
+    found = bindings(module, qualname)
     parts: list[object] = []
     for item in found:
         parts.append(item.node)
@@ -218,12 +218,12 @@ def digest(module: Module, qualname: str) -> str | None:
 def presence(module: Module, qualname: str) -> bool | str:
     """Return whether a site has a value once the module has been executed, or why that cannot be told."""
     outer = qualname.partition(".")[0]
-    said = {item.sets for item in find(module, qualname)}
+    said = {item.sets for item in bindings(module, qualname)}
     if True in said and False not in said:
         return True
     if module.stars():
         return f"may come from `{ast.unparse(module.stars()[0].node)}`"
-    around = find(module, outer) if outer != qualname else []
+    around = bindings(module, outer) if outer != qualname else []
     is_more = any(not isinstance(item.node, ast.ClassDef) for item in around)
     if said or is_more or outer in module.declared:
         return "may exist: it is set by something else than a definition, or deleted"
@@ -232,7 +232,7 @@ def presence(module: Module, qualname: str) -> bool | str:
 
 def obstacle(module: Module, qualname: str) -> str:
     """Return why what stands at a site at run time cannot be replaced by a function, empty if it can."""
-    found = find(module, qualname)
+    found = bindings(module, qualname)
     for name in [name for item in found for name in _decorators(item.node)]:
         if name == "property" or name.endswith((".setter", ".getter", ".deleter")):
             return "is a property, and no function stands there at run time"
@@ -246,7 +246,7 @@ def obstacle(module: Module, qualname: str) -> str:
 
 def imported(module: Module, qualname: str) -> tuple[int, str, str] | None:
     """Return level, module and name of the `from` import that binds a name, `None` if anything else does."""
-    found = find(module, qualname)
+    found = bindings(module, qualname)
     node = found[0].node if len(found) == 1 else None
     if not isinstance(node, ast.ImportFrom):
         return None
@@ -259,7 +259,7 @@ def calls(module: Module, qualname: str, callee: str, last: bool) -> bool:
     The answer is no for anything odd: a decorator, a second binding, a definition under a condition, a local
     binding of the name.
     """
-    found = find(module, qualname)
+    found = bindings(module, qualname)
     function = found[0].node if len(found) == 1 and not found[0].headers else None
     if not isinstance(function, ast.FunctionDef) or {*_decorators(function)} - {*_PLAIN}:
         return False

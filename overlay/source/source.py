@@ -19,7 +19,7 @@ from types import CodeType
 
 from overlay.errors import SourceError
 from overlay.source import shape
-from overlay.source.shape import Module, find, split_site
+from overlay.source.shape import Module, bindings, split_site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Tree:
 
     def digest(self, site: str) -> str | None:
         """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
-        return self._answer(site, shape.digest) if self.has(split_site(site)[0]) else None
+        return self._answer(site, shape.site_digest) if self.has(split_site(site)[0]) else None
 
     def obstacle(self, site: str) -> str:
         """Return why no function can take the place of a site, empty if one can. Raises `SourceError`."""
@@ -123,7 +123,7 @@ class Tree:
         if not self.has(module):
             return []
         parsed = self._parsed(module)
-        return [item.node for item in find(parsed, qualname)] if qualname else [parsed.tree]
+        return [item.node for item in bindings(parsed, qualname)] if qualname else [parsed.tree]
 
     def code(self, site: str) -> list[CodeType]:
         """Return the code that the source of a site compiles to, without its location.

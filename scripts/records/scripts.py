@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.desk.audit.audit import read_settings
-from overlay.desk.audit.job_settings import answer
+from overlay.desk.audit.job_settings import answer_in
 from overlay.errors import SettingsError
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import load_patches
@@ -88,8 +88,8 @@ def compare(root: Path, tree: InstalledTree) -> tuple[list[Verdict], list[str]]:
             continue
         for defect in defects.values():
             if defect.project.name in settings.dialect.projects:
-                real = [answer(defect, job) for job in jobs]
-                found.append(Verdict(script, defect.id, answer(defect, settings), real))
+                real = [answer_in(defect, job) for job in jobs]
+                found.append(Verdict(script, defect.id, answer_in(defect, settings), real))
     return found, refused
 
 

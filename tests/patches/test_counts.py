@@ -19,7 +19,7 @@ import pytest
 from checks import SEED
 
 from overlay import log
-from overlay.effect import Counts, of_module, told
+from overlay.effect import Counts, effect_of, told
 from overlay.source.registry import load_patches, module_of
 
 pytest.importorskip("torch")
@@ -59,7 +59,7 @@ def test_each_patch_declares_what_it_counts(patch: str) -> None:
     # What a sentence names is counted.
     for figure in counts.effect.figures:
         setattr(counts, figure.name, 3)
-    declared = of_module(module_of(patch))
+    declared = effect_of(module_of(patch))
     assert declared is not None
     assert "{" not in told(declared)
     assert counts.effect.then.count("{") == 0 or "; " in told(declared)

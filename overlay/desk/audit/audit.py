@@ -121,7 +121,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
     answers = {}
     if settings is not None:
         answers = {
-            one.defect: job_settings.answer(defects[one.defect], settings, one.version) for one in kept
+            one.defect: job_settings.answer_in(defects[one.defect], settings, one.version) for one in kept
         }
     return Audit(
         plan=plan,

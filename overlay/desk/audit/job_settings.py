@@ -171,7 +171,7 @@ def recognise(
     )
 
 
-def answer(defect: Defect, settings: JobSettings, version: str = "") -> Answer:
+def answer_in(defect: Defect, settings: JobSettings, version: str = "") -> Answer:
     """Return what the settings say of a defect in a release."""
     project = defect.project.name
     if project not in settings.dialect.projects:

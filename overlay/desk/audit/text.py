@@ -97,7 +97,7 @@ def _paragraph(title: str, findings: list[Finding]) -> list[str]:
     return lines
 
 
-def explanation(defect: Defect, finding: Finding | None = None) -> str:
+def defect_text(defect: Defect, finding: Finding | None = None) -> str:
     """Return all about one defect."""
     read = "read in the source; no run has shown it"
     said = {

@@ -58,7 +58,7 @@ def outcomes(place: str) -> dict[str, tuple[str, str]]:
     return {name: (outcome, reason) for name, outcome, reason in found}
 
 
-def compare(before: Results, after: Results) -> dict[str, Any]:
+def changed_outcomes(before: Results, after: Results) -> dict[str, Any]:
     """Return by kind what differs between two runs, and under `passing` how many tests pass in both."""
     found: dict[str, Any] = {**{kind: [] for kind in KINDS}, "passing": 0}
     for name in dict.fromkeys((*before, *after)):

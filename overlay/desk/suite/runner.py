@@ -90,13 +90,13 @@ class Run:
             reason = next(iter(results.values()))[0][1]
             raise SuiteError(f"no test passes without overlay, so none can be lost; the first says: {reason}")
         self._run("overlay", 1, files)
-        difference = report.compare(results, report.read(overlay))
+        difference = report.changed_outcomes(results, report.read(overlay))
         # What differs is run again in both modes, to tell what is flaky.
         differs = [change["id"] for kind in ("lost", "won", "changed") for change in difference[kind]]
         if suspects := sorted({name.partition("::")[0] for name in differs} & {*files}):
             for mode in MODES:
                 self._run(mode, 2, suspects)
-            difference = report.compare(report.read(plain), report.read(overlay))
+            difference = report.changed_outcomes(report.read(plain), report.read(overlay))
 
         return {
             "recipe": recipe.name,

@@ -43,7 +43,7 @@ def look(
             package="", python="", armed=not checks, checks=checks, projects=(), todo=(),
         )  # fmt: skip
         monkeypatch.setattr(screens, "examine", lambda engine: found)
-        assert screens.show(engines(*(patches or [upstream.patch()]))) == code
+        assert screens.show_screen(engines(*(patches or [upstream.patch()]))) == code
         return capsys.readouterr().out
 
     return find

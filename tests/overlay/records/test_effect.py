@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from overlay import effect as effects
-from overlay.effect import Figure, combined, effect, of_module, told
+from overlay.effect import Figure, combined, effect, effect_of, told
 
 PLACE = "fake_patch.effect"
 
@@ -30,7 +30,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def text(counts: Any) -> str:
-    found = of_module("fake_patch")
+    found = effect_of("fake_patch")
     assert found is not None
     return told(found)
 
@@ -69,7 +69,7 @@ def test_a_torch_that_is_none_is_not_asked(counts: Any, monkeypatch: pytest.Monk
 def test_what_is_always_changed_has_no_calls() -> None:
     made = effect("fake_always.effect", "backward pass", did="corrected", always=True)
     made.changed = 2
-    found = of_module("fake_always")
+    found = effect_of("fake_always")
     del effects._made["fake_always.effect"]
     assert found is not None
     assert found.values == {"changed": 2}

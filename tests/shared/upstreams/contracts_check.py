@@ -20,7 +20,7 @@ from contract_runs import defect_of, forked, import_before
 
 from overlay.compat.verl_imports import stand_in
 from overlay.desk.prove.contract import STRICTLY
-from overlay.effect import of_module
+from overlay.effect import effect_of
 from overlay.model.settings import ALONE, COMPANY, PROVE
 from overlay.source.registry import contract_of, load_patches, module_of
 
@@ -65,7 +65,7 @@ def _run(patch: str, how: str, seed: str) -> tuple[tuple[str, str], dict[str, fl
             # In company upstream alone is no measure: another patch may change what this one leaves as it is.
             asked = {ALONE: defect_of(patch), COMPANY: contract.check}.get(how, contract.strictly)
             said = asked(seed)
-            counted = of_module(module_of(patch))
+            counted = effect_of(module_of(patch))
             json.dump({} if counted is None else counted.values, figures)
             figures.flush()
             return said

@@ -8,7 +8,7 @@ import pytest
 from audit_cases import ODD, RIGHT, WRONG, a_defect
 
 from overlay.defect import switched
-from overlay.desk.audit.text import explanation, screen
+from overlay.desk.audit.text import defect_text, screen
 from overlay.source import conditions
 from overlay.source.judge import DEFECT_STATES
 
@@ -72,7 +72,7 @@ def test_harms_filter_and_what_is_not_installed_is_no_finding(audited: Callable[
 
 def test_all_about_one(audited: Callable[..., Audit]) -> None:
     audit = audited()
-    said = explanation(audit.defects["lib.f-adds"], audit.findings[0])
+    said = defect_text(audit.defects["lib.f-adds"], audit.findings[0])
     assert "read in the source; no run has shown it" in said
     assert DEFECT_STATES["open"] in said
 
