@@ -30,6 +30,8 @@ class SiteStatus(Record):
     site: str
     project: str
     state: str
+    #: Whether what replaced it since holds the replacement, as a wrapper that calls it does.
+    wrapped: bool = False
 
 
 class PatchStatus(Record):
@@ -43,6 +45,12 @@ class PatchStatus(Record):
     sites: tuple[SiteStatus, ...] = ()
     #: What it has counted so far; `None` if it counts nothing, or was not put in place.
     effect: Effect | None = None
+
+    @property
+    def in_force(self) -> bool:
+        """Whether calls reach it at each site that was imported, as far as can be told."""
+        sites = all(site.wrapped for site in self.sites if site.state == "incomplete")
+        return self.state == "applied" or (self.state == "incomplete" and sites)
 
     def why(self) -> str:
         """Return what explains its state."""

@@ -64,11 +64,12 @@ class Statement(Record):
 def account_of(status: Status, digest: str) -> Account:
     """Return the account of a process, from its ledger and the digest of its lock."""
     return Account(
-        applied=tuple(patch.patch for patch in status.patches if patch.state == "applied"),
+        applied=tuple(patch.patch for patch in status.patches if patch.in_force),
         refused=tuple(
             patch.patch
             for patch in status.patches
-            if patch.state in ("failed", "incomplete")
+            if patch.state == "failed"
+            or (patch.state == "incomplete" and not patch.in_force)
             or (patch.state == "skipped" and patch.verdict is not None and patch.verdict.loud)
         ),
         half_patched=len(status.half_patched),
@@ -119,7 +120,7 @@ def _version(about: locks.Lock) -> str:
 def _outcome(patch: PatchStatus) -> str:
     """Return what became of a patch that applies, empty as long as none of its modules has been imported."""
     if patch.state == "incomplete":
-        return "incomplete"
+        return "in place" if patch.in_force else "incomplete"
     if patch.state in ("failed", "skipped"):
         return "left out"
     return "in place" if any(site.state == "applied" for site in patch.sites) else ""

@@ -19,7 +19,7 @@ from overlay.errors import OverlayError, PatchError, PinError
 from overlay.ledger import PatchStatus, SiteStatus
 from overlay.model.record import TYPE_CHECKING
 from overlay.runtime.finder import spec_of
-from overlay.runtime.sites import ConflictError, current, describe, prepare, put, run_as, take_out
+from overlay.runtime.sites import ConflictError, current, describe, holds, prepare, put, run_as, take_out
 from overlay.source.decide import decide_all, variant_of
 from overlay.source.registry import PACK, module_of
 from overlay.source.selection import in_order
@@ -144,16 +144,19 @@ class Entry:
             site = replacement.site
             state = self.state if self.state in (*ENDED, "reverted") else "waiting"
             held = lost = ""
+            wrapped = False
             for module, mine in self._copies(site):
                 parent, raw = current(module, site)
                 here = next((item for item in mine if item.parent is parent and item.after is raw), None)
                 state = "applied"
                 if here is None:
                     lost = f"was replaced since by {describe(raw)}"
+                    wrapped = any(holds(raw, item.after) for item in mine)
                 elif here.stale:
                     held = f"is still held by something that took it {here.stale}"
             state = "incomplete" if held or lost else state
-            found.append((SiteStatus(site=site, project=target.project, state=state), held, lost))
+            status = SiteStatus(site=site, project=target.project, state=state, wrapped=wrapped and not held)
+            found.append((status, held, lost))
         return found
 
     def _copies(self, site: str) -> list[tuple[object, list[InstalledSite]]]:

@@ -11,6 +11,8 @@ the source compiles to.
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
+from functools import partial
 from types import FunctionType
 
 from overlay.errors import OverlayError
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _NOT_COPIED = frozenset({"__wrapped__", ORIGINAL, OWNER})
 #: Names of a module that is run: by the interpreter, and again in a process that `multiprocessing` spawns.
 _RUN = ("__main__", "__mp_main__")
+#: The most functions that are looked at behind one that somebody put in the place of ours.
+_MOST_WRAPPERS = 100
 
 
 class ConflictError(OverlayError):
@@ -79,6 +83,28 @@ def describe(value: object) -> str:
     code = function.__code__
     name = getattr(code, "co_qualname", function.__qualname__)
     return f"{function.__module__}:{name}, {code.co_filename}:{code.co_firstlineno}"
+
+
+def holds(value: object, inner: object) -> bool:
+    """Return whether a function, or one that it holds, holds another that it can call, as a wrapper does."""
+    wanted, seen = function_of(inner), set[int]()
+    waiting = [function_of(value)]
+    while waiting and len(seen) < _MOST_WRAPPERS:
+        one = waiting.pop()
+        if one is wanted:
+            return True
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, partial):
+            waiting.append(function_of(one.func))
+        if type(one) is FunctionType:
+            waiting += [one.__globals__.get(name) for name in one.__code__.co_names]
+            waiting.append(one.__dict__.get("__wrapped__"))
+            for cell in one.__closure__ or ():
+                with suppress(ValueError):  # it is empty
+                    waiting.append(function_of(cell.cell_contents))
+    return False
 
 
 class InstalledSite:

@@ -57,14 +57,15 @@ def drawn(draw: random.Random, fault: str) -> Job:
     wrapped = draw.choice(["", "", "fakeup.core", "fakeup.user"]) if fault != "strict" else ""
     wrapped = wrapped or ("fakeup.core" if fault == "wrapper" else "")
     odd = frozenset(draw.sample(range(world), draw.randint(1, world - 1))) if fault else frozenset()
-    before = draw.random() < 0.5
+    before = fault == "wrapper" or draw.random() < 0.5
     ranks = {}
     for rank in range(world):
         imports = draw.sample(MODULES, draw.randint(0, len(MODULES)))
         if fault == "wrapper" and rank in (min(odd), min({*range(world)} - odd)):
             imports = [wrapped, *(name for name in imports if name != wrapped)]  # both sides have met it
-        has = wrapped and (fault != "wrapper" or rank in odd)
-        # A wrapper that was there first was there first on all ranks.
+        # A wrapper that is there first keeps the patch out. One that comes later may be on some ranks.
+        some = rank in odd if fault == "wrapper" else before or draw.random() < 0.5
+        has = wrapped and some
         early = (
             next((n for n, name in enumerate(imports, 1) if wrapped in brings(name)), 0)
             if has and before

@@ -138,4 +138,4 @@ def test_the_child_of_a_fork_begins_at_nothing(counts: Any) -> None:
     ],
 )
 def test_numbers_read_well(number: float, unit: str, words: str) -> None:
-    assert effects.shown(number, unit) == words
+    assert effects.as_text(number, unit) == words

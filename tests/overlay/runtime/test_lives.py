@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -123,6 +124,43 @@ def test_a_site_that_is_replaced_after_us_is_told(
     assert core.scale is theirs
     core.Engine = type("Engine", (), {"run": lambda self, value: 0})  # type: ignore[attr-defined]
     assert [site.state for site in engine.status().patches[0].sites] == ["incomplete", "incomplete"]
+
+
+def by_closure(ours: Any) -> Any:
+    return lambda value, factor=2: ours(value, factor)
+
+
+def by_name(ours: Any) -> Any:
+    space = {"ours": ours}
+    exec("def scale(value, factor=2): return ours(value, factor)", space)  # noqa: S102 -- with globals of its own
+    return space["scale"]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "in_force"),
+    [
+        (by_closure, True),
+        (by_name, True),
+        (lambda ours: functools.wraps(ours)(by_closure(ours)), True),
+        (lambda ours: by_closure(by_closure(ours)), True),
+        (functools.partial, True),
+        (lambda ours: lambda value, factor=2: 0, False),
+    ],
+    ids=["closure", "name", "wraps", "twice", "partial", "another"],
+)
+def test_ranks_agree_beside_a_wrapper_of_one_of_them(
+    upstream: Upstream, enabled: Engines, wrap: Any, in_force: bool
+) -> None:
+    """It is told all the same, as a wrapper need not call what it wraps."""
+    engine = enabled(upstream.patch())
+    core = upstream.load()
+    core.scale = wrap(core.scale)  # type: ignore[attr-defined]
+    assert core.scale(1) == (200 if in_force else 0)
+    status, said = engine.status().patches[0], engine.statement()
+    assert (status.state, status.in_force) == ("incomplete", in_force)
+    assert said.outcome == {"fakeup.scale": "in place" if in_force else "incomplete"}
+    assert said.account is not None
+    assert bool(said.account.applied) is in_force is not bool(said.account.refused)
 
 
 LATE = Project(name="latepkg", distributions=("latepkg",), marker="latepkg", read_version=lambda read: "1.0")
