@@ -436,9 +436,9 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.global-aux-loss-scale",
-        summary="The gradient of global_aux_loss is too small by the number of data parallel ranks. "
-        "With a padding mask and a loss per token it is not, and from 0.19 on it is too large "
-        "by TP times CP. The log doesn't show it.",
+        summary="The gradient of global_aux_loss is too small by DP, and with a loss per token before "
+        "0.19 by TP times CP as well. With a padding mask and a loss per token it is not, and from 0.19 "
+        "on it is too large by TP times CP. The log doesn't show it.",
         met="global_aux_loss with data parallelism, or with a padding mask.",
         when=all_of(
             _AUX,
@@ -450,7 +450,8 @@ DEFECTS = (
         upstream=("NVIDIA/Megatron-LM#3672", "NVIDIA/Megatron-LM#3769", "NVIDIA/Megatron-LM#7481"),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
         way_out="multiply moe_aux_loss_coeff (in a list, only that of global_aux_loss) by the data "
-        "parallel size, and pack sequences instead of padding them",
+        "parallel size, and pack sequences instead of padding them; with calculate_per_token_loss before "
+        "0.19, select megatron.moe-aux-scale too",
         tried="tests/real/test_advice_megatron.py::test_a_coefficient_of_all_ranks_is_right",
     ),
     _silent(

@@ -197,8 +197,9 @@ PATCH = Patch(
     "that of seq_aux_loss by the micro-batch size as well, and from 0.19 on too large with a padding mask. "
     "Without it, it is too small by the context parallel size before 0.16. What is logged is one data "
     "parallel rank's loss before 0.14, and one rank's z-loss before 0.19. With the patch both are those of "
-    "one process: scale the coefficients to keep the balance of a running job. global_aux_loss, and the "
-    "report of a z-loss with a padding mask, stay as they are.",
+    "one process: scale the coefficients to keep the balance of a running job. The gradient of "
+    "global_aux_loss still lacks the data parallel size, and the report of a z-loss with a padding mask "
+    "stays as it is.",
     changes=("numbers",),
     met="moe_aux_loss_coeff or moe_z_loss_coeff with calculate_per_token_loss and tensor or context "
     "parallelism (before 0.19; later with a padding mask), or without it and with context parallelism "
