@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-
 #: Attributes of a replacement: the id of its patch, and what it replaced.
 OWNER = "__overlay_patch__"
 ORIGINAL = "__overlay_original__"
