@@ -5,6 +5,7 @@ tie. The second is part of a long one: what calls that is wrapped, and puts righ
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -29,8 +30,8 @@ _READ = ("max_lr", "min_lr", "start_wd", "end_wd", "optimizer")
 def _places(current: Sequence[Any], saved: Sequence[Any], keys: Sequence[str]) -> list[int] | None:
     """Return which saved group belongs to each current one, `None` if upstream's identifiers tell.
 
-    Groups whose identifiers tie are told apart by the rest that a scheduler reads. If the job asks for other
-    rates than were saved, that tells nothing, and they are taken in their order, which is that of the rates.
+    Groups whose identifiers tie are told apart by the rest that a scheduler reads. Where the job asks for
+    other rates than were saved, groups are taken in their order, which is that of the rates.
     """
     kinds: dict[Any, list[int]] = {}
     for place, group in enumerate(saved):
@@ -45,13 +46,46 @@ def _places(current: Sequence[Any], saved: Sequence[Any], keys: Sequence[str]) -
     if any(len(kinds.get(kind, ())) != len(places) for kind, places in wanted.items()):
         return None
     for kind, places in wanted.items():
-        there = {_identity(saved[place], _READ): place for place in kinds[kind]}
-        here = {_identity(current[place], _READ): place for place in places}
-        told = len(here) == len(places) and here.keys() == there.keys()
-        pairs = [(here[one], there[one]) for one in here] if told else zip(places, kinds[kind], strict=True)
-        for place, other in pairs:
-            found[place] = other
+        others = kinds[kind]
+        parts = [
+            ([one for one in places if _is_own(current[one]) is own],
+             [one for one in others if _is_own(saved[one]) is own])
+            for own in (False, True)
+        ]  # fmt: skip
+        # Whether a group has rates of its own may have changed as well.
+        if any(len(here) != len(there) for here, there in parts):
+            parts = [(places, others)]
+        for here, there in parts:
+            for place, other in _pairs(current, saved, here, there):
+                found[place] = other
     return found
+
+
+def _pairs(
+    current: Sequence[Any], saved: Sequence[Any], here: list[int], there: list[int]
+) -> list[tuple[int, int]]:
+    """Return pairs of places: of groups that have not changed, and of the others in their order."""
+    ordered = list(zip(here, there, strict=True))
+    rates = [(current[one].get("max_lr") or 0, saved[two].get("max_lr") or 0) for one, two in ordered]
+    new, old = rates[0] if rates else (0, 0)
+    # All were scaled: if one has another's old rate now, it is not the other.
+    if new != old and all(math.isclose(one * old, two * new) for one, two in rates):
+        return ordered
+    pairs, changed, left = [], [], list(there)
+    for place in here:
+        read = _identity(current[place], _READ)
+        same = next((one for one in left if _identity(saved[one], _READ) == read), None)
+        if same is None:
+            changed.append(place)
+        else:
+            left.remove(same)
+            pairs.append((place, same))
+    return [*pairs, *zip(changed, left, strict=True)]
+
+
+def _is_own(group: Any) -> bool:
+    """Return whether a group has rates of its own, and not those of the job."""
+    return group.get("default_config") is False
 
 
 def _identity(group: Any, keys: Sequence[str]) -> tuple[Any, ...]:

@@ -39,7 +39,44 @@ def wrong(seed: str, *, other_rates: bool = False) -> str:
                 return f"the {kind} optimizer does not load: {error}"
             if found := _compared(before, one, moments=not distributed):
                 return f"of the {kind} optimizer {half} {found}"
+    return _among_three(draw) if other_rates else ""
+
+
+def _among_three(draw: random.Random) -> str:
+    """Return which of three groups gets another's rate where the rates of some have changed."""
+    from megatron.core.optimizer.optimizer import MegatronOptimizer
+
+    low, middle, high = (draw.uniform(1.1, 1.9) * scale for scale in (1e-5, 1e-4, 1e-3))
+    rest = draw.uniform(1e-6, 9e-6)
+    one = {"rest": rest, "tower": low, "head": middle}
+    # One group passes another, up or down; all are scaled, so that one gets another's old rate; none changes.
+    tens = {name: 10 * rate for name, rate in one.items()}
+    evenly = {"rest": 1e-4, "tower": 1e-3, "head": 1e-2}
+    for saved, asked in (
+        (one, {**one, "tower": high}),
+        (one, {**one, "head": low / 5}),
+        (one, tens),
+        (evenly, {"rest": 1e-3, "tower": 1e-2, "head": 1e-1}),
+        (evenly, {"rest": 1e-3, "tower": 2e-3, "head": 5e-2}),
+        (one, one),
+    ):
+        there, here = _groups(saved), _groups(asked)
+        loaded = MegatronOptimizer._filter_and_reorder_param_groups(here, there)
+        got = {group["name"]: own["max_lr"] for group, own in zip(here, loaded, strict=True)}
+        if got != saved:
+            return f"from {saved}, resumed with {asked}, groups go on with {got}"
     return ""
+
+
+def _groups(rates: dict[str, float]) -> list[dict[str, Any]]:
+    """Return parameter groups as Megatron orders them: by rate, after the one without a rate of its own."""
+    return [
+        {
+            "name": name, "params": [], "default_config": name == "rest", "max_lr": rate, "min_lr": 0.0,
+            "wd_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False, "is_decoupled_lr": False,
+        }
+        for name, rate in sorted(rates.items(), key=lambda one: (one[0] != "rest", one[1]))
+    ]  # fmt: skip
 
 
 def _compared(before: Any, after: Any, *, moments: bool) -> str:

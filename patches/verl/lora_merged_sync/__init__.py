@@ -10,7 +10,7 @@ from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches._rebound import rebound
 
-_ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+_ENGINE, _UTILS = "verl.workers.engine.fsdp.transformer_impl", "verl.utils.fsdp_utils"
 EFFECT = effect(__name__, "weight update", did="sent merged weights in", always=True)
 
 
@@ -44,14 +44,29 @@ def make_get_per_tensor_param(original: Any, module: Any) -> Any:
     return get_per_tensor_param
 
 
+def make_fsdp_merge_unmerge(original: Any, module: Any) -> Any:
+    """Merge or unmerge what the original does, and then the adapters that lie in no wrapped layer."""
+
+    @wraps(original)
+    def fsdp_merge_unmerge(model: Any, do_merge: bool) -> None:
+        original(model, do_merge)
+        # Shards are merged as DTensors, the root's too. Whatever is merged already is passed over.
+        module._merge_or_unmerge_lora_(model, merge=do_merge)
+
+    return fsdp_merge_unmerge
+
+
 PATCH = Patch(
     id="verl.lora-merged-sync",
     summary="FSDP2 with lora.merge=True sends merged weights to the rollout",
     why="verl merges the adapter, takes references to the weights, restores the base weights, and only then "
     "reads what it sends. So with FSDP2 the rollout gets the base model in each update: rewards do not "
     "rise, and nothing says why. With the patch the base weights are restored once the last weight has been "
-    "read, as in verl 0.9. A weight is copied once more as it is sent.",
-    evidence="verl 0.9.0 keeps weights merged until they are read (#7014). What is sent is float64's W + BA.",
+    "read, as in verl 0.9. A weight is copied once more as it is sent. Adapters outside the wrapped layers, "
+    "such as on the merger of Qwen2.5-VL with target_modules=all-linear, are never merged. With the patch "
+    "they are; verl 0.9 still leaves them out.",
+    evidence="verl 0.9.0 keeps weights merged until they are read (#7014). What is sent is float64's W + BA, "
+    "also for an adapter outside the wrapped layers.",
     changes=("numbers",),
     met="LoRA that is merged (lora.merge=True) on FSDP2.",
     upstream=("verl-project/verl#7014", "verl-project/verl#6782"),
@@ -60,7 +75,9 @@ PATCH = Patch(
         variant(
             "0.7.1 and 0.8",
             replaced(f"{_ENGINE}:FSDPEngine.get_per_tensor_param", make_get_per_tensor_param),
-            "verl.utils.fsdp_utils:merged_lora_context",
+            replaced(f"{_UTILS}:fsdp_merge_unmerge", make_fsdp_merge_unmerge),
+            f"{_UTILS}:_merge_or_unmerge_lora_",
+            f"{_UTILS}:merged_lora_context",
         ),
         tells=(_ENGINE,),
     ),

@@ -18,18 +18,21 @@ _ENGINE, _UTILS = "verl.workers.engine.fsdp.transformer_impl", "verl.utils.fsdp_
 HIDDEN, ROUNDING = 6, 2**-7
 
 
-def wrong(seed: str) -> str:
-    """Return what is wrong with what ranks send, empty if nothing is."""
+def wrong(seed: str, *, outside: bool = False) -> str:
+    """Return what is wrong with what ranks send, empty if nothing is.
+
+    If asked to, with an adapter outside the layers that are wrapped too: verl 0.9 alone does not merge that.
+    """
     from overlay.compat.verl_imports import stand_in
 
     stand_in()
     for ranks in (1, 2):
-        if found := wrong_on_ranks(partial(_rank, seed), "peft", _ENGINE, ranks=ranks):
+        if found := wrong_on_ranks(partial(_rank, seed, outside), "peft", _ENGINE, ranks=ranks):
             return f"{ranks} ranks: {found}"
     return ""
 
 
-def _rank(seed: str) -> Iterator[str]:
+def _rank(seed: str, outside: bool) -> Iterator[str]:
     """Yield what is wrong on one rank."""
     import torch
 
@@ -38,7 +41,7 @@ def _rank(seed: str) -> Iterator[str]:
     for offload in (False, True):
         for trained in (True, False):
             rank, alpha = draw.randint(1, 3), draw.randint(1, 9)
-            model = _model(rank, alpha, trained=trained)
+            model = _model(rank, alpha, trained=trained, outside=outside)
             names = dict(model.named_parameters())
             whole = {name: one.full_tensor().detach().double() for name, one in names.items()}
             want = {}
@@ -103,7 +106,7 @@ def _sync(model: Any, offload: bool, *, merge: bool) -> Any:
     return (reader := read()), next(reader)
 
 
-def _model(rank: int, alpha: int, *, trained: bool) -> Any:
+def _model(rank: int, alpha: int, *, trained: bool, outside: bool) -> Any:
     """Return a model with an adapter, of which `B` is 0 until it is trained, over the ranks."""
     import torch
     from peft import LoraConfig, get_peft_model
@@ -114,10 +117,12 @@ def _model(rank: int, alpha: int, *, trained: bool) -> Any:
     base.config = SimpleNamespace(model_type="toy", tie_word_embeddings=False)
     base.prepare_inputs_for_generation = None
     base.embed = torch.nn.Embedding(7, HIDDEN)
+    base.merger = torch.nn.Linear(HIDDEN, HIDDEN)
     base.layers = torch.nn.ModuleList(torch.nn.Module() for _layer in range(2))
     for layer in base.layers:
         layer.q, layer.o = torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.Linear(HIDDEN, HIDDEN)
-    model: Any = get_peft_model(base, LoraConfig(r=rank, lora_alpha=alpha, target_modules=["q"]))
+    targets = ["q", "merger"] if outside else ["q"]
+    model: Any = get_peft_model(base, LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets))
     for name, one in model.named_parameters():
         if trained or "lora_B" not in name:
             one.data.normal_()
@@ -127,4 +132,6 @@ def _model(rank: int, alpha: int, *, trained: bool) -> Any:
     return fully_shard(model, mesh=mesh)
 
 
-CONTRACT = Contract(check=with_patches(wrong, "verl.lora-merged-sync"), before=("verl.protocol",))
+CONTRACT = Contract(
+    check=with_patches(partial(wrong, outside=True), "verl.lora-merged-sync"), before=("verl.protocol",)
+)
