@@ -20,7 +20,7 @@ from overlay.launch import startup, workers
 from overlay.runtime.job_log import JobLog
 
 PATCH = "acme/fakeup.scale"
-COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.known-defects")
+COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.agreement", "verl.known-defects")
 ARMED = {
     "value": int(PATCHED),
     "selection": [PATCH, *COMPANIONS],
