@@ -14,6 +14,12 @@ _silent, _hang, _oom, _crash, _slow = by_harm(VERL)
 
 DEFECTS = (
     _silent(
+        id="verl.ranks-differ",
+        summary="On FSDP, ranks with different patches or sources train together: verl compares nothing.",
+        when=all_of(among("strategy", "fsdp", "fsdp2"), beyond("the environments of the ranks differ")),
+        patch="verl.agreement",
+    ),
+    _silent(
         id="verl.recompute-frees-aliases",
         summary="verl frees recomputed inputs by force, so anything else that uses them reads garbage.",
         when=all_of(

@@ -512,6 +512,20 @@ def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
 # -- verl --------------------------------------------------------------------------------------------------
 
 
+@counting("verl.agreement")
+def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]:
+    ranks, meshes, compared = [1, 4], draw.randint(1, 5), []
+    undo.setattr(fix.agreement, "is_distributed", lambda: ranks[-1] > 1)
+    undo.setattr(fix.overlay, "agree", lambda: compared.append(ranks[-1]))
+    make = fix.compare(lambda world_size, fsdp_size: (world_size, fsdp_size), NO_MODULE)
+    for _mesh in range(meshes):
+        assert make(4, fsdp_size=2) == (4, 2)
+    ranks.pop()  # alone there is nothing to compare
+    assert make(1, fsdp_size=-1) == (1, -1)
+    assert compared == [4] * meshes
+    return {"changed": meshes}
+
+
 @counting("verl.dynamic-cp-loss")
 def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
     """The factor of verl's gradient, as docs/dynamic-cp.md has it measured."""

@@ -74,7 +74,7 @@ COUNTED_BY_RANKS = (
     "megatron.gated-norm-over-tp", "megatron.label-smoothing-over-tp", "megatron.mla-rotary-key-over-tp",
     "megatron.gate-of-own-heads", "megatron.moe-tracker-with-mtp",
     "slime.allgather-cp-replay", "slime.hf-attention-gradient", "slime.overlap-again", "slime.whiten-over-cp",
-    "miles.whiten-over-cp", "verl.lora-merged-sync", "verl.vpp-training-hooks",
+    "miles.whiten-over-cp", "verl.agreement", "verl.lora-merged-sync", "verl.vpp-training-hooks",
 )  # fmt: skip
 #: In the contracts of these there is something to change wherever they look.
 ALWAYS = ("megatron.recompute", "megatron.reshardable-checkpoint")

@@ -118,5 +118,5 @@ def check_configuration(worksite: Venv, line: str) -> str:
     version, python = worksite.run("-c", code).stdout.split()
     begin = f"overlay: configuration: overlay {version}, Python {python}, fakeup 1.2.0, "
     assert line.startswith(begin), line
-    assert line.endswith(f"; 4 patches selected, digest {digest[:12]}")
+    assert line.endswith(f"; 5 patches selected, digest {digest[:12]}")
     return digest

@@ -20,7 +20,7 @@ from overlay.launch import startup, workers
 from overlay.runtime.job_log import JobLog
 
 PATCH = "acme/fakeup.scale"
-COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.known-defects")
+COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.agreement", "verl.known-defects")
 ARMED = {
     "value": int(PATCHED),
     "selection": [PATCH, *COMPANIONS],
@@ -63,7 +63,7 @@ def test_the_workers_of_a_driver_that_is_enabled_are_too(cluster: Cluster) -> No
     assert said == [f"{enabled} {wanted}"] * 2
     # The driver says what the job is run with, for both of its jobs; its workers, what they have.
     (line,) = [line for line in done.stderr.splitlines() if "overlay: configuration" in line]
-    assert "; 4 patches selected, strict, digest " in line
+    assert "; 5 patches selected, strict, digest " in line
     has = f"overlay: this process: 1 applied, 0 refused, digest {line.rpartition(' ')[2]}"
     heard = re.findall(r"pid=\d+\)\S* (overlay: [^\[\x1b\n]*)", done.stdout + done.stderr)
     assert {line.strip() for line in heard} == {has}

@@ -42,7 +42,7 @@ def selected(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 #: What is selected along with any other patch.
-COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.known-defects")
+COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.agreement", "verl.known-defects")
 SELECTED = "import overlay; print(*overlay.status().selection)"
 
 
