@@ -169,7 +169,7 @@ def pin(environ: Environ = os.environ) -> str:
 
     Raises `SelectionError` for a malformed digest.
     """
-    text = os.path.expanduser(environ.get("OVERLAY_PIN", "").strip())
+    text = _expanded(environ.get("OVERLAY_PIN", "").strip())
     digest = text.removeprefix(DIGEST_PREFIX)
     if digest != text and (len(digest) != _PIN_DIGITS or not set(digest) <= set("0123456789abcdef")):
         what = f"{_PIN_DIGITS} hexadecimal digits after {DIGEST_PREFIX!r}"
@@ -179,13 +179,18 @@ def pin(environ: Environ = os.environ) -> str:
 
 def trust(environ: Environ = os.environ) -> str:
     """Return the path of the table that `OVERLAY_TRUST` names, or nothing."""
-    return os.path.expanduser(environ.get("OVERLAY_TRUST", "").strip())
+    return _expanded(environ.get("OVERLAY_TRUST", "").strip())
+
+
+def _expanded(path: str) -> str:
+    """Return a path in the user's home for one that begins with `~/`, as a file of variables may have it."""
+    return os.path.join(os.path.expanduser("~"), path[2:]) if path.startswith("~/") else path
 
 
 def absolute_paths() -> dict[str, str]:
     """Return the variables of this process that hold a path, each as an absolute path."""
     paths = {"OVERLAY_PIN": pin(), "OVERLAY_TRUST": trust()}
-    paths["OVERLAY_LEDGER_DIR"] = os.path.expanduser(os.environ.get("OVERLAY_LEDGER_DIR", ""))
+    paths["OVERLAY_LEDGER_DIR"] = _expanded(os.environ.get("OVERLAY_LEDGER_DIR", ""))
     return {
         name: os.path.abspath(path)
         for name, path in paths.items()

@@ -176,9 +176,10 @@ def read(path: str) -> Lock:
     try:
         lock: Lock = json.loads(text)
         form = lock["format"]
-        plain = _is_plain({**lock, "format": ""})
+        plain = _is_plain({**lock, "format": ""}) and all(
+            type(patch.get(key)) is str for patch in lock.get("patch", ()) for key in ("id", "verdict")
+        )
         whole = form == FORMAT and with_digest(lock)["digest"] == lock["digest"] and bool(facts(lock))
-        whole = whole and all("verdict" in patch for patch in lock["patch"])
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         what = f"is damaged, or of another overlay: {type(error).__name__}: {error}"
         raise LockError(f"{path} {what}; write it with `overlay lock --update`") from error

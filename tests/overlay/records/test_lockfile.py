@@ -96,9 +96,11 @@ def test_what_is_no_lock_is_refused(tmp_path: Path, text: str | bytes, words: st
         (lambda lock: lock.update(kernel=["6.1"]), "wrong type"),
         (lambda lock: lock.pop("python"), "KeyError: 'python'"),
         (lambda lock: lock["patch"][0].pop("id"), "KeyError: 'id'"),
-        (lambda lock: lock["patch"][0].pop("verdict"), "not what its digest says"),
+        (lambda lock: lock["patch"][0].pop("verdict"), "wrong type"),
+        (lambda lock: lock["patch"][0].update(verdict=[]), "wrong type"),
+        (lambda lock: lock["patch"][0].update(id={}), "wrong type"),
     ],
-    ids=range(7),
+    ids=range(9),
 )
 def test_what_has_the_right_digest_must_be_a_lock(tmp_path: Path, change: Any, words: str) -> None:
     lock = example()
