@@ -101,11 +101,8 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     sites = [*arguments.path, *(arguments.site or ())]
     tree = InstalledTree(sites or None)
     given = read_settings(arguments.settings, tree) if arguments.settings else None
-    by_default = arguments.patches is None
-    plan = engine.plan_each(tree) if by_default else engine.plan(arguments.patches, tree)
-    # An opt-in patch is in no job unless somebody names it.
-    selected = engine.chosen("all").ids if by_default else None
-    audit = make_audit(engine, plan, tree, selected=selected, settings=given, harms=arguments.harm or ())
+    plan = engine.plan_each(tree) if arguments.patches is None else engine.plan(arguments.patches, tree)
+    audit = make_audit(engine, plan, tree, given, arguments.harm or ())
     if arguments.explain:
         return _explain_defect(engine, audit, arguments)
     show(arguments, audit.to_dict(), lambda: screen(audit))

@@ -49,7 +49,7 @@ def show_screen(engine: Engine) -> int:
         here = {one.patch for one in chosen.verdicts if one.verdict == "apply"}
         applied = {name: known[name].changes for name in chosen.selection if name in here}
         refused = chosen.loud
-    audit = make_audit(engine, engine.plan_each(tree), tree, selected=applied)
+    audit = make_audit(engine, engine.plan_each(tree).replace(selection=tuple(applied)), tree)
     checkup = examine(engine)
     wrong = [check for check in checkup.checks if check.answer == NO]
     # A wrong selection first, OVERLAY last, as a job sets it. What is wrong with a setting has its name.

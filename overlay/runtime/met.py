@@ -12,11 +12,12 @@ from overlay.model.rank import is_first
 from overlay.model.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from overlay.defect import Defect, Dialect, Setting
     from overlay.patch import Patch
     from overlay.runtime.engine import Engine
+    from overlay.source.source import InstalledTree
     from overlay.verdict import Verdict
 
 #: The most defects that the line names.
@@ -58,8 +59,8 @@ def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tu
         if reasons is None:
             continue
         defect = whole(record, patches, table)
-        verdicts, planned = _verdicts(engine, defect, patches, tree)
-        finding = judge(defect, patches, verdicts, planned, tree, table)
+        verdict = _verdict(engine, defect, patches, tree)
+        finding = judge(defect, patches.get(defect.patch), verdict, tree, table)
         state, reason = finding.state, finding.reason
         if state == "mended" and states[defect.patch].state in _OUT:
             state, reason = "open", f"{defect.patch} is {states[defect.patch].state}"
@@ -81,38 +82,18 @@ class Indexed:
         for key in settings:
             self._by_end.setdefault(key.rpartition(".")[2], []).append(key)
 
-    def like(self, key: str) -> Iterable[str]:
-        """Return the keys that a condition may mean."""
-        end = key.rpartition(".")[2]
-        return self.settings if "*" in end else self._by_end.get(end, ())
+    def look_up(self, condition: Setting, dialect: Dialect) -> list[tuple[str, object, str]]:
+        """Return each place of a setting, with its value and no remark; nothing if nothing is known."""
+        from overlay.source.conditions import means
 
-
-def why(defect: Defect, dialect: Dialect, parts: Iterable[Indexed]) -> str | None:
-    """Return the settings by which a job meets a defect, `None` if it does not, or if they do not tell."""
-    from overlay.source.conditions import answer
-
-    if defect.project.name not in dialect.projects:
-        return None
-    for part in parts:
-        found = answer(defect, _look_up(part, dialect), dialect.assumes.get(defect.project.name, ()))
-        if found.word == "met":
-            return found.why
-    return None
-
-
-def _look_up(indexed: Indexed, dialect: Dialect) -> Callable[[Setting], list[tuple[str, object, str]]]:
-    from overlay.source.conditions import means
-
-    settings = indexed.settings
-
-    def look_up(condition: Setting) -> list[tuple[str, object, str]]:
-        key = condition.key
+        key, settings = condition.key, self.settings
         if key in dialect.negated and dialect.negated[key] in settings:
             return [(key, not settings[dialect.negated[key]], "")]
         if key in settings:
             return [(key, settings[key], "")]
-        aside = dialect.aside.get(key, ())
-        named = [(full, settings[full], "") for full in indexed.like(key) if means(full, key, aside)]
+        aside, end = dialect.aside.get(key, ()), key.rpartition(".")[2]
+        like = settings if "*" in end else self._by_end.get(end, ())
+        named = [(full, settings[full], "") for full in like if means(full, key, aside)]
         # `actor.strategy` decides, and not the `strategy` that `actor.fsdp_config` has as well.
         depth = min((full.count(".") for full, _, _ in named), default=0)
         named = [one for one in named if one[0].count(".") == depth]
@@ -122,21 +103,36 @@ def _look_up(indexed: Indexed, dialect: Dialect) -> Callable[[Setting], list[tup
         beside = dot and any(one.startswith(root + dot) for one in settings)
         return named or ([(key, None, "")] if beside or None in condition.among else [])
 
-    return look_up
+
+def why(defect: Defect, dialect: Dialect, parts: Iterable[Indexed]) -> str | None:
+    """Return the settings by which a job meets a defect, `None` if it does not, or if they do not tell."""
+    from overlay.source.conditions import answer
+
+    if defect.project.name not in dialect.projects:
+        return None
+    for part in parts:
+        found = answer(
+            defect,
+            lambda one, part=part: part.look_up(one, dialect),
+            dialect.assumes.get(defect.project.name, ()),
+        )
+        if found.word == "met":
+            return found.why
+    return None
 
 
-def _verdicts(
-    engine: Engine, defect: Defect, patches: Mapping[str, Patch], tree: object
-) -> tuple[dict[str, Verdict], dict[str, Verdict]]:
-    """Return the verdict on the patch of a defect, on its own and by what is selected here."""
+def _verdict(
+    engine: Engine, defect: Defect, patches: Mapping[str, Patch], tree: InstalledTree
+) -> Verdict | None:
+    """Return the verdict on the patch of a defect by what is selected here, `None` if it has no patch."""
     if not defect.patch:
-        return {}, {}
-    here = {one.patch: one for one in engine.decided()}
-    if defect.patch in here:
-        return here, here
-    alone = engine.plan([defect.patch, *patches[defect.patch].requires], tree)  # type: ignore[arg-type]
-    verdict = next(one for one in alone.verdicts if one.patch == defect.patch)
-    return {defect.patch: verdict}, {defect.patch: verdict.replace(verdict="not-selected")}
+        return None
+    for verdict in engine.decided():
+        if verdict.patch == defect.patch:
+            return verdict
+    alone = engine.plan([defect.patch, *patches[defect.patch].requires], tree).verdicts
+    verdict = next(one for one in alone if one.patch == defect.patch)
+    return verdict.replace(verdict="not-selected")
 
 
 def sentence(found: Sequence[Met]) -> str:

@@ -7,8 +7,6 @@ from overlay.patch import Patch, Target
 from overlay.source.decide import decide_target, sites_in
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
-
     from overlay.defect import Defect
     from overlay.source.source import Tree
     from overlay.source.table import Table
@@ -45,19 +43,15 @@ class Finding(Record):
     site: str = ""
 
 
-def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
-    defect: Defect,
-    patches: Mapping[str, Patch],
-    everything: Mapping[str, Verdict],
-    planned: Mapping[str, Verdict],
-    tree: Tree,
-    table: Table,
+def judge(
+    defect: Defect, patch: Patch | None, verdict: Verdict | None, tree: Tree, table: Table
 ) -> Finding:
     """Return the finding on a defect (one that `known_defects.whole` has filled in) in a tree. Never raises.
 
-    `everything`: the verdict on each patch if all are selected. `planned`: by the selection that counts.
+    `patch` is the one that fixes it, `verdict` the verdict on it, which has targets even if the selection
+    leaves it out; both are `None` if no patch does.
     """
-    found = _look(defect, everything, tree, table)
+    found = _look(defect, verdict, tree, table)
     state = _OF_VERDICTS.get(found.verdict, "unknown-source")
     if state == "open" and defect.only and found.variant not in defect.only:
         state = "not-needed"
@@ -74,24 +68,21 @@ def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
         # `overlay explain` takes patches alone.
         reason = found.reason.removesuffix(sites_in(defect.id))
         return finding.replace(reason=reason, way_out=_later(defect))
-    if state != "open" or not defect.patch:
+    if state != "open" or patch is None or verdict is None:
         return finding.replace(way_out=_way_out(defect) if state == "open" else "")
-    verdict = planned[defect.patch]
     if verdict.verdict == "apply":
         return finding.replace(state="mended")
     if verdict.verdict == "not-selected":
-        opt_in = patches[defect.patch].opt_in
-        why = "its patch is opt-in" if opt_in else "its patch is not selected"
-        return finding.replace(reason=why, way_out=f"OVERLAY_PATCHES=all,{defect.patch}")
-    why = f"{defect.patch} is {verdict.verdict}: {verdict.reason}"
+        why = "its patch is opt-in" if patch.opt_in else "its patch is not selected"
+        return finding.replace(reason=why, way_out=f"OVERLAY_PATCHES=all,{patch.id}")
+    why = f"{patch.id} is {verdict.verdict}: {verdict.reason}"
     return finding.replace(reason=why, way_out=_way_out(defect))
 
 
-def _look(defect: Defect, verdicts: Mapping[str, Verdict], tree: Tree, table: Table) -> TargetVerdict:
+def _look(defect: Defect, verdict: Verdict | None, tree: Tree, table: Table) -> TargetVerdict:
     """Return the verdict by a defect's own sites, or by those of the patch that fixes it."""
-    if not defect.sites:
-        name = defect.project.name
-        return next(one for one in verdicts[defect.patch].targets if one.project == name)
+    if verdict is not None and not defect.sites:
+        return next(one for one in verdict.targets if one.project == defect.project.name)
     patch = as_patch(defect)
     return decide_target(patch, patch.targets[0], tree, table)
 
@@ -119,8 +110,3 @@ def advice(defect: Defect) -> str:
 
 def _later(defect: Defect) -> str:
     return f"{defect.project.name} {defect.fixed} has the fix" if defect.fixed else ""
-
-
-def concerns(finding: Finding, harms: Container[str]) -> bool:
-    """Return whether the project of a finding is installed, and its harm is one of `harms`."""
-    return finding.state != "not-installed" and finding.harm in harms

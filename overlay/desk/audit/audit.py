@@ -5,7 +5,7 @@ from __future__ import annotations
 from overlay.defect import HARMS
 from overlay.desk.audit import job_settings, settings_file
 from overlay.model.record import TYPE_CHECKING, Record
-from overlay.source.judge import Finding, concerns, judge
+from overlay.source.judge import Finding, judge
 from overlay.source.known_defects import dialects, load_defects
 
 if TYPE_CHECKING:
@@ -83,12 +83,10 @@ class Audit(Record):
         return {**finding.to_dict(), **said}
 
 
-def make_audit(  # noqa: PLR0913 -- all that an audit is made from
+def make_audit(
     engine: Engine,
     plan: Plan,
     tree: InstalledTree,
-    *,
-    selected: Collection[str] | None = None,
     settings: JobSettings | None = None,
     harms: Collection[str] = (),
 ) -> Audit:
@@ -96,27 +94,27 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
 
     Args:
         engine: Which patches there are.
-        plan: What is decided on them there.
+        plan: What is decided on them there. What its selection lacks counts as not selected.
         tree: The source.
-        selected: The patches in the plan that count as selected. Default: all.
         settings: Those of a job.
         harms: The harms that are asked for; empty for all.
 
     """
-    patches = engine.known()
-    everything = planned = {verdict.patch: verdict for verdict in plan.verdicts}
-    if selected is not None:
-        left_out = {
-            name: one.replace(verdict="not-selected") for name, one in planned.items() if name not in selected
-        }
-        planned = {**planned, **left_out}
-    elif any(verdict.verdict == "not-selected" for verdict in plan.verdicts):
-        everything = {one.patch: one for one in engine.plan_each(tree).verdicts}
-    defects, table = load_defects(patches), engine.tested()
-    found = [judge(defect, patches, everything, planned, tree, table) for defect in defects.values()]
+    patches, defects, table = engine.known(), load_defects(engine.known()), engine.tested()
+    verdicts = {one.patch: one for one in plan.verdicts}
+    left_out = verdicts.keys() - {*plan.selection}
+    each = plan
+    if any(verdicts[name].verdict == "not-selected" for name in left_out):  # then without targets
+        each = engine.plan_each(tree)
+    verdicts |= {
+        one.patch: one.replace(verdict="not-selected") for one in each.verdicts if one.patch in left_out
+    }
+    found = [
+        judge(one, patches.get(one.patch), verdicts.get(one.patch), tree, table) for one in defects.values()
+    ]
     wanted = {target.project.name for patch in patches.values() for target in patch.targets}
     here = [one for one in engine.installed(tree) if one.version and one.project in wanted]
-    kept = [one for one in found if concerns(one, harms or HARMS)]
+    kept = [one for one in found if one.state != "not-installed" and one.harm in (harms or HARMS)]
     kept.sort(key=lambda one: ([*HARMS].index(one.harm), one.defect))
     answers = {}
     if settings is not None:

@@ -84,12 +84,6 @@ def _replaced(target: Target) -> list[str]:
     return [item.site for one in target.variants for item in one.replacements if not item.new]
 
 
-def row_of(patch: Patch, target: Target, tree: Tree, name: str) -> Row | None:
-    """Return the row of the first variant that fits a source, `None` if none does."""
-    variant = next((one for one in target.variants if not _misfit(one, tree)), None)
-    return None if variant is None else _applied(variant, target, _blank(patch, target, tree, name), tree)
-
-
 def _blank(patch: Patch, target: Target, tree: Tree, name: str) -> Row:
     """Return a row that says that a source needs nothing."""
     return Row(

@@ -32,14 +32,12 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
             raise ReportError("name a file for the page (-o FILE), or the folder of a job's ledgers")
         show(arguments, job.to_dict(), job.table)
         return EXIT_OK
-    # An opt-in patch is in no job unless somebody names it.
-    selected = engine.chosen("all").ids
     audits = []
     for site in arguments.audit or ([] if job else [None]):
         tree = InstalledTree(site)
         plan = engine.plan_each(tree)
-        view = view_of_plan(site or "this environment", plan, selected)
-        audits.append((view, make_audit(engine, plan, tree, selected=selected)))
+        view = view_of_plan(site or "this environment", plan)
+        audits.append((view, make_audit(engine, plan, tree)))
     text, first = page.render(engine.known(), job, audits)
     data = text.encode("utf-8", errors="backslashreplace")
     if os.path.isfile(path) and os.path.getsize(path):

@@ -15,7 +15,7 @@ from overlay.model.record import TYPE_CHECKING, Record
 from overlay.source.judge import DEFECT_STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from overlay.desk.audit.audit import Audit
     from overlay.desk.report.job import Group, Job
@@ -60,11 +60,11 @@ class View(Record):
         return self.words.get(patch, (self.otherwise, ""))[0]
 
 
-def view_of_plan(name: str, plan: Plan, selected: Collection[str]) -> View:
-    """Return the view of an installation. `selected`: the patches that need not be selected by their ids."""
+def view_of_plan(name: str, plan: Plan) -> View:
+    """Return the view of an installation: a patch that its selection lacks must be selected by its id."""
     words = {}
     for one in plan.verdicts:
-        asked = one.verdict != "apply" or one.patch in selected
+        asked = one.verdict != "apply" or one.patch in plan.selection
         words[one.patch] = (one.verdict if asked else OPT_IN, one.reason or one.where())
     targets = (target for one in plan.verdicts for target in one.targets)
     return View(name=name, words=words, otherwise="", versions=_versions(targets))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fake_upstream import MemoryTree
+from first_row import row_of
 
-from overlay.desk.prove.rows import row_of
 from overlay.patch import Patch, Project, Target, Variant, replaced
 from overlay.patch import variant as variant_of
 from overlay.source.decide import decide

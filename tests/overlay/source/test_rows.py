@@ -6,7 +6,7 @@ import pytest
 from decide_cases import FILES, F, never, patch, rows, tree, variant
 from fake_upstream import MemoryTree
 
-from overlay.desk.prove.rows import row_of, text_of, trial, unjudged
+from overlay.desk.prove.rows import text_of, trial, unjudged
 from overlay.patch import Absent, Present, replaced
 from overlay.patch import variant as variant_of
 from overlay.source.table import Table, rows_in
@@ -40,7 +40,6 @@ def test_what_is_no_plain_function_at_run_time_is_never_tried(core: str, site: s
     subject = patch(variant(site=site))
     found = trial(subject, source, Table([]), "here")
     assert bool(found.choices) is not bool(words)
-    assert (row_of(subject, subject.targets[0], source, "here") is None) is bool(words)
     if words == "nothing that":
         assert [row.verdict for row in found.absent] == ["not-needed"]
     else:

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from overlay.desk.prove.rows import row_of
+from first_row import row_of
+
 from overlay.patch import Patch, Project, Target, Variant, replaced, variant
 from overlay.runtime.engine import Engine
 from overlay.source.source import InstalledTree, Tree

@@ -52,7 +52,7 @@ def test_the_source_decides_and_not_the_version(
 
 @pytest.mark.parametrize(
     "options",
-    [{"selection": "none"}, {"selection": "lib.fix", "opt_in": True, "selected": ()}],
+    [{"selection": "none"}, {"opt_in": True}, {"selection": None, "opt_in": True}],
 )
 def test_a_patch_that_is_not_selected_mends_nothing(
     options: dict[str, Any], audited: Callable[..., Audit]

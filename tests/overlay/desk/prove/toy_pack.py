@@ -7,8 +7,9 @@ from subprocess import CompletedProcess
 
 from command_line import python
 from fake_upstream import write_files
+from first_row import row_of
 
-from overlay.desk.prove.rows import row_of, text_of
+from overlay.desk.prove.rows import text_of
 from overlay.patch import Patch, Project, one_target, replaced, variant
 from overlay.source.source import InstalledTree
 from overlay.source.table import TABLE_FILE, Row

@@ -167,7 +167,7 @@ def test_what_only_its_id_selects_is_not_to_be_applied(
 ) -> None:
     named = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading").replace(opt_in=True)
     engine, tree = engines(upstream.patch(), named), InstalledTree()
-    view = view_of_plan("here", engine.plan_each(tree), engine.chosen("all").ids)
+    view = view_of_plan("here", engine.plan_each(tree))
     assert {name: outcome([view.word(name)]) for name in engine.known()} == {
         "fakeup.scale": "apply",
         "fakeup.reading": "opt-in",
