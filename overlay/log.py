@@ -18,22 +18,16 @@ from overlay.model.rank import is_first, rank_and_host
 _level = "info"
 #: Warnings of this session.
 _warned: set[str] = set()
-#: Whether this process has logged the job's one line on what is in place: what comes later is news.
-_summed_up = False
+#: Whether this process has logged the job's one line on what is in place, as `JobLog` sets it: what comes
+#: later is news.
+summed_up = False
 
 
 def set_level(level: str) -> None:
     """Begin a session with a level: one of `settings.LOG_LEVELS`."""
-    global _level  # noqa: PLW0603 -- the one setting of this module
-    _level = level
+    global _level, summed_up  # noqa: PLW0603 -- of the process, as the log is
+    _level, summed_up = level, False
     _warned.clear()
-    sum_up(done=False)
-
-
-def sum_up(*, done: bool) -> None:
-    """Set whether this process has logged the job's one line on what is in place."""
-    global _summed_up  # noqa: PLW0603 -- of the process, as the log is
-    _summed_up = done
 
 
 def heard(level: str) -> bool:
@@ -53,7 +47,7 @@ def info(message: str) -> None:
 
 def own(message: str) -> None:
     """Log what each rank does for itself: at `debug`, or as news if rank 0 does it after its one line."""
-    (info if _summed_up and is_first() else debug)(message)
+    (info if summed_up and is_first() else debug)(message)
 
 
 def of_job(message: str) -> None:

@@ -13,7 +13,7 @@ from overlay.ledger import Status
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
 from overlay.records import run
-from overlay.runtime.finder import FirstFinder, runs_one_of
+from overlay.runtime.finder import FirstFinder, runs_one_of, space_of_main
 from overlay.runtime.job_log import JobLog, introduction, speaks_for_job
 from overlay.runtime.unpickled import half_patched
 from overlay.source import registry
@@ -121,7 +121,9 @@ class Engine:
         terms = settings.asked(patches)
         patches = None if patches is None else terms
         globs = not at_start and any(char in term for term in terms for char in "*?[")
-        there = not packages.isdisjoint(sys.modules) or (not at_start and runs_one_of(packages, None))
+        there = not packages.isdisjoint(sys.modules) or (
+            not at_start and runs_one_of(packages, space_of_main())
+        )
         if asked.packs or asked.pin or asked.trust or globs or there or self.enabled:
             self.enable(patches, strict)
             return
@@ -141,7 +143,7 @@ class Engine:
                     return
                 try:
                     self._open(patches, strict, finder)
-                    self._say_if_in_vain()
+                    self._say_if_in_vain(finder)
                 except Exception as error:  # an ImportError here would be taken for that of the upstream
                     finder.remove()
                     said = isinstance(error, OverlayError)
@@ -154,10 +156,11 @@ class Engine:
         self._waiting = FirstFinder(packages, wake, at_start=at_start)
         self._waiting.install()
 
-    def _say_if_in_vain(self) -> None:
+    def _say_if_in_vain(self, finder: FirstFinder) -> None:
         """Warn of a selection without a patch for what is installed. No verdict warns of that."""
         from overlay.source.decide import installed
 
+        finder.packages = frozenset()  # none is waited for any more
         chosen = self.chosen()
         if not self._speaks or chosen.terms in ((), ("all",), ("none",)) or not speaks_for_job():
             return
@@ -186,7 +189,7 @@ class Engine:
                 self.disable()  # which was interrupted
             session, opened = self._opened, self._opened is None
             if session is None:
-                selection = choose(known, patches)
+                selection = choose(known, patches, strict)
                 asked = settings.read()  # a wrong option is an error now, not in the middle of a job
                 if waited is None:
                     self._begin(asked)
@@ -197,21 +200,20 @@ class Engine:
 
                     pin = Pin(asked.pin, chosen)
                 calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
-                finder = waited or FirstFinder()
+                of = [target.project for patch in known.values() for target in patch.targets if self._speaks]
+                packages = frozenset(name for project in of for name in project.packages())
+                finder = waited or FirstFinder(packages, lambda: self._say_if_in_vain(finder))
                 session = self._opened = Session(
                     chosen,
                     selection,
                     finder,
                     strict=asked.strict if strict is None else settings.strict(strict),
-                    strict_given=strict is not None,
                     pin=pin,
                     table=self.tested(),
                     **(calls if self._speaks else {}),
                 )
-                if self._speaks and waited is None:
-                    of = [target.project for patch in known.values() for target in patch.targets]
-                    packages = frozenset(name for project in of for name in project.packages())
-                    finder.call_once(packages, self._say_if_in_vain)
+                if waited is None and finder.missed():
+                    finder.wake()
             elif (patches is not None and choose(known, patches).ids != session.chosen.ids) or (
                 strict is not None and settings.strict(strict) != session.strict
             ):

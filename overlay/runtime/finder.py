@@ -102,36 +102,21 @@ class FirstFinder(WatchingFinder):
     ) -> None:
         """Wait for an upstream, whose top-level package is one of `packages`, or for nothing.
 
-        `wake` is called before the upstream's first module is found, and calls `watch` or `remove`.
+        `wake` is called before the upstream's first module is found, until there are no `packages` any more.
         `at_start`: what runs as `__main__` has imported nothing yet.
         """
         super().__init__(frozenset(), lambda *_: None)
-        self._packages = packages
+        self.packages = packages
         self.wake = wake
         self._passed: Callable[[], None] = lambda: None
         #: Files that run as `__main__` and have been looked at. The caller asks about what runs now.
         main = None if at_start else getattr(sys.modules.get("__main__"), "__file__", None)
         self._looked: set[object] = {None, main}
-        #: The names, without endings, of files that may be watched modules.
-        self._stems: frozenset[str] = frozenset()
 
     def watch(self, names: frozenset[str], imported: Imported, passed: Callable[[], None]) -> None:
         """Watch modules. `passed` is called if another finder has stood in front: it may have found one."""
         self._names, self._imported, self._passed = names, imported, passed
-        self._stems = frozenset(name.rpartition(".")[2] for name in names)
-        self._packages = frozenset()
         self.install()
-
-    def call_once(self, packages: frozenset[str], call: Callable[[], None]) -> None:
-        """Call something before the first module of some packages is found."""
-
-        def wake() -> None:
-            self._packages = frozenset()
-            call()
-
-        self._packages, self.wake = packages, wake
-        if self.missed():
-            wake()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -140,23 +125,23 @@ class FirstFinder(WatchingFinder):
         moved = sys.meta_path[0] is not self and self in sys.meta_path
         if moved:
             self.install()  # another finder stands in front, and may find a watched module, or has
-        if self._packages:
-            came = fullname.partition(".")[0] in self._packages
-            if came or (moved and self.missed()) or runs_one_of(self._packages, sys._getframe(1)):  # noqa: SLF001
+        space = space_of_main(sys._getframe(1))  # noqa: SLF001 -- who imports
+        if self.packages:
+            came = fullname.partition(".")[0] in self.packages or (moved and self.missed())
+            if came or runs_one_of(self.packages, space):
                 self.wake()
         if moved and self._names:
             self._passed()
         if self._names:
-            self._look_at_main(sys._getframe(1))  # noqa: SLF001 -- who imports
+            self._look_at_main(space)
         return super().find_spec(fullname, path, target)
 
     def missed(self) -> list[str]:
         """Return the packages waited for that were imported without a word to this finder."""
-        return sorted(self._packages.intersection(sys.modules))
+        return sorted(self.packages.intersection(sys.modules))
 
-    def _look_at_main(self, frame: FrameType | None) -> None:
+    def _look_at_main(self, space: dict[str, Any]) -> None:
         """Report a watched module that is run, with `None` for it, if its code will never report it."""
-        space = space_of_main(frame)
         file = space.get("__file__")
         if file in self._looked:
             return
@@ -182,11 +167,12 @@ class FirstFinder(WatchingFinder):
         return running(space, self._names, self._imported)
 
     def _may_be(self, path: str) -> bool:
-        return os.path.splitext(os.path.basename(os.path.realpath(path)))[0] in self._stems
+        stem = os.path.splitext(os.path.basename(os.path.realpath(path)))[0]
+        return any(name.rpartition(".")[2] == stem for name in self._names)
 
     def _script(self, path: str) -> Any:
         """Find a watched module that is run as a script (a path hook)."""
-        if _lies_in(path, self._packages):
+        if _lies_in(path, self.packages):
             self.wake()
         if self._may_be(path):
             from overlay.runtime.main_module import Script, name_of
@@ -269,7 +255,7 @@ def spec_of(module: object) -> ModuleSpec | None:
     return spec if isinstance(spec, ModuleSpec) else None
 
 
-def space_of_main(frame: FrameType | None) -> dict[str, Any]:
+def space_of_main(frame: FrameType | None = None) -> dict[str, Any]:
     """Return the namespace of what is run: that of the frame if it is `__main__`, else of `sys.modules`."""
     while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
@@ -280,9 +266,8 @@ def space_of_main(frame: FrameType | None) -> dict[str, Any]:
     return found
 
 
-def runs_one_of(packages: frozenset[str], frame: FrameType | None) -> bool:
-    """Return whether what is run is a file of one of these packages. `frame`: that which imports, if any."""
-    space = space_of_main(frame)
+def runs_one_of(packages: frozenset[str], space: dict[str, Any]) -> bool:
+    """Return whether what is run in a namespace is a file of one of these packages."""
     file, module = space.get("__file__"), getattr(space.get("__spec__"), "name", "")
     return (isinstance(file, str) and _lies_in(file, packages)) or module.partition(".")[0] in packages
 

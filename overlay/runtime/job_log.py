@@ -54,8 +54,8 @@ class JobLog:
         self._said_as = ""
         self._is_fork = False
         self._configuration = ""
-        self._agreed = ""
-        self._differ = False
+        #: What ranks last agreed on, `None` if they did not, empty if they have not met.
+        self._agreed: str | None = ""
         #: The ranks, this one included, that last agreed while it was enabled.
         self.compared_with = ""
         #: Whether this process still has to say what is in place.
@@ -84,7 +84,7 @@ class JobLog:
                 from contextlib import suppress
 
                 with suppress(RuntimeError):  # no more threads, or the interpreter is ending: it is said then
-                    _thread.start_new_thread(self._after_a_while, (QUIET,))
+                    _thread.start_new_thread(self._after_a_while, ())
         except Exception as error:  # noqa: BLE001 -- a line in a log must not fail an import
             log.warning(f"the configuration of this job cannot be logged: {type(error).__name__}: {error}")
 
@@ -118,19 +118,16 @@ class JobLog:
     def say_agreed(self, sentence: str) -> None:
         """Say, as the first of some ranks, that they agree: at `debug` if it is the same sentence again."""
         self._say_what_changed()
-        again = sentence == self._agreed
-        self.clear()
-        self._agreed = sentence
-        log.sum_up(done=True)
-        (log.debug if again else log.info)(sentence)
+        (log.debug if sentence == self._agreed else log.info)(sentence)
+        self._owes, self._agreed, log.summed_up = False, sentence, True
 
     def note_disagreement(self) -> None:
         """Note that ranks do not agree. Each raises; one that goes on all the same still says what it has."""
-        self._differ, self._agreed = True, ""
+        self._agreed = None
 
     def clear(self) -> None:
         """Note that nothing is left to say of what is in place here: another rank does, or nothing is."""
-        self._owes, self._differ, self._agreed = False, False, ""
+        self._owes, self._agreed = False, ""
 
     def say_alone(self) -> None:
         """Say what is in place in this process, if nobody has. Never raises."""
@@ -147,17 +144,17 @@ class JobLog:
         self._say_what_changed()
         mine = rank()
         who = "this process" if mine is None else f"rank {mine}"
-        if self._differ:
+        if self._agreed is None:
             who = f"the comparison of the ranks failed; {who}"
         elif mine is not None and os.environ.get("WORLD_SIZE") != "1":
             who = f"ranks not compared; {who}"
         log.info(f"{who}: {account.sentence()}")
-        log.sum_up(done=True)
+        log.summed_up = True
 
-    def _after_a_while(self, seconds: float) -> None:
+    def _after_a_while(self) -> None:
         from time import sleep
 
-        sleep(seconds)
+        sleep(QUIET)
         self.say_alone()
 
 

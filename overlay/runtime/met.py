@@ -6,6 +6,8 @@ met. So the list is never longer than the truth, and may be shorter.
 
 from __future__ import annotations
 
+from functools import partial
+
 from overlay import log
 from overlay.ledger import Met
 from overlay.model.rank import is_first
@@ -82,7 +84,7 @@ class Indexed:
         for key in settings:
             self._by_end.setdefault(key.rpartition(".")[2], []).append(key)
 
-    def look_up(self, condition: Setting, dialect: Dialect) -> list[tuple[str, object, str]]:
+    def look_up(self, dialect: Dialect, condition: Setting) -> list[tuple[str, object, str]]:
         """Return each place of a setting, with its value and no remark; nothing if nothing is known."""
         from overlay.source.conditions import means
 
@@ -111,11 +113,7 @@ def why(defect: Defect, dialect: Dialect, parts: Iterable[Indexed]) -> str | Non
     if defect.project.name not in dialect.projects:
         return None
     for part in parts:
-        found = answer(
-            defect,
-            lambda one, part=part: part.look_up(one, dialect),
-            dialect.assumes.get(defect.project.name, ()),
-        )
+        found = answer(defect, partial(part.look_up, dialect), dialect.assumes.get(defect.project.name, ()))
         if found.word == "met":
             return found.why
     return None

@@ -13,14 +13,13 @@ import sys
 from types import ModuleType
 
 from overlay import log
-from overlay.effect import effect_of
 from overlay.effect import load as load_effect
 from overlay.errors import OverlayError, PatchError, PinError
-from overlay.ledger import PatchStatus, SiteStatus
 from overlay.model.record import TYPE_CHECKING
+from overlay.runtime.entry import ENDED, Entry
 from overlay.runtime.finder import spec_of
-from overlay.runtime.sites import ConflictError, current, describe, holds, prepare, put, run_as, take_out
-from overlay.source.decide import decide_all, variant_of
+from overlay.runtime.sites import ConflictError, prepare, put, run_as
+from overlay.source.decide import decide_all
 from overlay.source.registry import PACK, module_of
 from overlay.source.selection import in_order
 from overlay.source.source import InstalledTree
@@ -29,144 +28,13 @@ from overlay.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from overlay.patch import Patch, Replacement
+    from overlay.ledger import PatchStatus
+    from overlay.patch import Patch
     from overlay.records.pin import Pin
     from overlay.runtime.finder import FirstFinder
     from overlay.runtime.sites import InstalledSite
     from overlay.source.selection import Selection
     from overlay.source.table import Table
-    from overlay.verdict import TargetVerdict
-
-
-#: States of a patch that is left out: it may come back only if its project turns up later in the session.
-ENDED = ("failed", "skipped")
-
-
-class Entry:
-    """One selected patch in this process."""
-
-    def __init__(self, patch: Patch) -> None:
-        self.patch = patch
-        self.verdict: Verdict | None = None
-        self.state = "waiting"
-        self.reason = ""
-        #: In one of the states `ENDED`, what it came to: a verdict, `failed` or `incomplete`.
-        self.outcome = ""
-        #: Every site that was put in place and not taken out, also in an earlier execution of its module.
-        self.installed: list[InstalledSite] = []
-        self._announced = False
-        #: Whether it was in place before it was taken out: what it had counted stays in the ledger.
-        self.was_in_place = False
-
-    def sites(self) -> list[tuple[TargetVerdict, Replacement]]:
-        """Return what is to be replaced according to the verdict, target by target."""
-        if self.verdict is None or self.verdict.verdict != "apply":
-            return []
-        found = [(target, variant_of(self.patch, target)) for target in self.verdict.targets]
-        return [(target, one) for target, variant in found if variant for one in variant.replacements]
-
-    def holds(self, module: object, site: str) -> bool:
-        """Return whether a site of this very module object has our replacement."""
-        parent, raw = current(module, site)
-        # In a spawned process, `multiprocessing` runs the script in one module and copies it into another.
-        copied = bool(run_as(module))
-        mine = [item for item in self.installed if item.site == site and item.after is raw]
-        return any(item.parent is parent or copied for item in mine)
-
-    def mark_past(self, module: str) -> None:
-        """Note that a module has been executed again: sites of it that are not in place any more are past."""
-        for site in self.installed:
-            if site.site.partition(":")[0] == module and not site.in_place:
-                site.past = True
-
-    def revert(self) -> None:
-        """Take out every site, the last one first, and log what could not be taken out."""
-        left = take_out(self.installed)
-        self.was_in_place |= bool(self.installed)
-        self.installed = []
-        for text in left:
-            log.warning(f"left behind by {self.patch.id}: {text}")
-
-    def end(self, outcome: str, reason: str) -> None:
-        """Take everything out, and stay out."""
-        self.revert()
-        self.state = "failed" if outcome in ("failed", "incomplete") else "skipped"
-        self.outcome, self.reason = outcome, reason
-        if outcome == "conflict" and self.verdict is not None:
-            self.verdict = self.verdict.replace(verdict=outcome, reason=reason)
-
-    def settle(self) -> None:
-        """Set the state from what is in place now, and warn once of a site that was lost."""
-        if self.state in (*ENDED, "reverted"):
-            return
-        statuses = self._sites()
-        faults = [f"{status.site} {text}" for status, *texts in statuses for text in texts if text]
-        optional = [target.project.name for target in self.patch.targets if target.optional]
-        if faults:
-            self.state, self.reason = "incomplete", "; ".join(faults)
-        elif statuses:
-            needed = [status.state for status, *_ in statuses if status.project not in optional]
-            self.state, self.reason = "waiting" if "waiting" in needed else "applied", ""
-        for status, _, lost in statuses:
-            if lost:
-                log.warning(f"lost {self.patch.id}: {status.site} {lost}")
-
-    def announce(self) -> None:
-        """Log once that the patch is in place."""
-        if self._announced or self.verdict is None or self.state != "applied":
-            return
-        self._announced = True
-        count, note = len(self.sites()), self.verdict.reason
-        # The job's log names each patch that applies only because the user has proven and trusts it.
-        say = log.of_job if any(target.trusted for target in self.verdict.targets) else log.own
-        what = f"{count} site{'s' if count != 1 else ''}"
-        say(f"applied {self.patch.id} to {self.verdict.where()} ({what}){f': {note}' if note else ''}")
-
-    def status(self, *, wait: bool = True) -> PatchStatus:
-        """Return this entry as data. Without `wait`, leave out figures that must be fetched from a device."""
-        was = self.state == "reverted" and self.was_in_place
-        return PatchStatus(
-            patch=self.patch.id,
-            state=self.state,
-            reason=self.reason,
-            verdict=self.verdict,
-            sites=tuple(status for status, *_ in self._sites()),
-            effect=effect_of(module_of(self.patch.id), wait=wait) if self.installed or was else None,
-        )
-
-    def _sites(self) -> list[tuple[SiteStatus, str, str]]:
-        """Return the state of each site now, who still holds the original, and what has replaced ours.
-
-        The two texts are empty if nothing is wrong.
-        """
-        found = []
-        for target, replacement in self.sites():
-            site = replacement.site
-            state = self.state if self.state in (*ENDED, "reverted") else "waiting"
-            held = lost = ""
-            wrapped = False
-            for module, mine in self._copies(site):
-                parent, raw = current(module, site)
-                here = next((item for item in mine if item.parent is parent and item.after is raw), None)
-                state = "applied"
-                if here is None:
-                    lost = f"was replaced since by {describe(raw)}"
-                    wrapped = any(holds(raw, item.after) for item in mine)
-                elif here.stale:
-                    held = f"is still held by something that took it {here.stale}"
-            state = "incomplete" if held or lost else state
-            status = SiteStatus(site=site, project=target.project, state=state, wrapped=wrapped and not held)
-            found.append((status, held, lost))
-        return found
-
-    def _copies(self, site: str) -> list[tuple[object, list[InstalledSite]]]:
-        """Return the modules that have a replaced site, the imported one first, with what was put there."""
-        mine = [item for item in self.installed if item.site == site]
-        imported = [item for item in mine if not run_as(item.module)]
-        module = sys.modules.get(site.partition(":")[0])
-        found = [(module, imported)] if module is not None and imported else []
-        return [*found, *((item.module, [item]) for item in mine if run_as(item.module) and not item.past)]
-
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.
@@ -191,21 +59,18 @@ class Session:
         *,
         table: Table,
         strict: bool,
-        strict_given: bool = False,
         pin: Pin | None = None,
         on_first_module: Callable[[], None] = lambda: None,
         on_module: Callable[[], None] = lambda: None,
     ) -> None:
         """Arm the patches of a selection.
 
-        `finder` reports their modules. `table`: what they were tested on. `strict_given`: strict mode is an
-        argument of `enable()`. `on_first_module` is called before the first module that a patch is for is
-        handled, `on_module` after each.
+        `finder` reports their modules. `table`: what they were tested on. `on_first_module` is called before
+        the first module that a patch is for is handled, `on_module` after each.
         """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
         self.strict = strict
-        self._strict_given = strict_given
         self._pin = pin
         self._table = table
         self._on_first_module = on_first_module
@@ -473,7 +338,7 @@ class Session:
             if gone.intersection(other.patch.requires):
                 gone.add(other.patch.id)
         more = ", ".join(sorted(gone - {entry.patch.id}))
-        text = f"{self.chosen.without(gone, strict=self._strict_given)} leaves it out"
+        text = f"{self.chosen.without(gone)} leaves it out"
         return f"{text}, with {more}, which cannot be applied either" if more else text
 
     # -- deciding ------------------------------------------------------------------------------------

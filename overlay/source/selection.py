@@ -25,21 +25,22 @@ class Selection(Record):
     terms: tuple[str, ...] = ()
     #: Whether the terms are an argument of `enable()`, and not from the environment.
     given: bool = False
+    #: The other argument of `enable()`: strict mode, `None` if the environment decides.
+    strict: bool | None = None
 
-    def without(self, drop: Iterable[str], *, strict: bool = False) -> str:
-        """Return what to set, or to call, to select the same without some patches.
-
-        `strict`: strict mode is an argument of `enable()` as well.
-        """
+    def without(self, drop: Iterable[str]) -> str:
+        """Return what to set, or to call, to select the same without some patches."""
         terms = (*self.terms, *(f"-{name}" for name in sorted(drop)))
         if not self.given:
             return f"OVERLAY_PATCHES={','.join(terms)}"
-        return f'overlay.enable("{",".join(terms)}"{", strict=True" if strict else ""})'
+        strict = "" if self.strict is None else f", strict={self.strict}"
+        return f'overlay.enable("{",".join(terms)}"{strict})'
 
 
 def choose(
     known: Mapping[str, Patch],
     patches: str | Iterable[str] | None = None,
+    strict: bool | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Selection:
     """Return what `patches` selects, or without it the environment. Raises `SelectionError`."""
@@ -52,6 +53,7 @@ def choose(
         companions=tuple(name for name in companions if name in ids and name not in terms),
         terms=tuple(terms),
         given=patches is not None,
+        strict=strict,
     )
 
 

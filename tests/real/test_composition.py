@@ -58,7 +58,7 @@ def test_no_selection_that_is_printed_makes_patches_conflict(name: str, listed: 
     tree, patches = Pristine((listed(name),)), load_patches()
     alone = {patch: decide(said, tree, tables()) for patch, said in patches.items()}
     for text in sorted(printed()):
-        chosen = choose(patches, text, {}).ids
+        chosen = choose(patches, text, environ={}).ids
         settled = settle(
             [patches[patch] for patch in chosen], {patch: alone[patch] for patch in chosen}, tree
         )

@@ -13,7 +13,7 @@ from forked import in_a_child
 from order_world import Subject
 
 #: What puts in place and takes out. (Deciding is one step to these: whatever it raises is a verdict.)
-FILES = ("runtime/session.py", "runtime/engine.py", "runtime/sites.py", "runtime/search.py")
+FILES = tuple(f"runtime/{name}.py" for name in ("session", "entry", "engine", "sites", "search"))
 DRAWN = 12
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -63,5 +63,5 @@ def test_what_is_wrong_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch
     (place, *_) = [
         (file, line) for file, line, _ in reached("enable", subject) if file.endswith("runtime/search.py")
     ]
-    monkeypatch.setattr("overlay.runtime.session.take_out", lambda sites: [])
+    monkeypatch.setattr("overlay.runtime.entry.take_out", lambda sites: [])
     assert in_a_child(lambda: judge("enable", subject, place, 1, "error"))["wrong"]

@@ -258,7 +258,7 @@ def test_threads_enable_and_disable_at_once(upstream: Upstream, engines: Engines
 
 @pytest.mark.parametrize("then", ["disable", "enable"])
 @pytest.mark.parametrize(
-    "place", ["runtime.session.take_out", "runtime.sites.rebind", "runtime.session.Session.status"]
+    "place", ["runtime.entry.take_out", "runtime.sites.rebind", "runtime.session.Session.status"]
 )
 def test_an_interrupted_disable_is_gone_on_with(
     upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, place: str, then: str
