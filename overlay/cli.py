@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from overlay._version import __version__
 from overlay.desk import commands, lock, run
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, folder, say
-from overlay.desk.report import command as report
+from overlay.desk.report import page as report
 from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SettingsError, SuiteError
 from overlay.runtime.engine import Engine
 from overlay.source.registry import check_whole

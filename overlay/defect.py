@@ -1,7 +1,7 @@
 """What a known defect is: the vocabulary in which the records of `overlay.patches._defects` are written.
 
-Everything here is data, which no trainer imports at its start. `overlay.source.judge` judges an installation
-by it, `overlay.source.conditions` the settings of a job.
+Everything here is data, which no trainer imports at its start. `overlay.source.known_defects` judges an
+installation by it, `overlay.source.conditions` the settings of a job.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ summed_up = False
 
 def set_level(level: str) -> None:
     """Begin a session with a level: one of `settings.LOG_LEVELS`."""
-    global _level, summed_up  # noqa: PLW0603 -- of the process, as the log is
+    global _level, summed_up
     _level, summed_up = level, False
     _warned.clear()
 

@@ -111,17 +111,9 @@ def select(
 
 def asked(patches: str | Iterable[str] | None = None, environ: Environ = os.environ) -> list[str]:
     """Return the terms of a selection as they were given, none if nothing was. Raises `SelectionError`."""
-    if patches is None:
-        return _split(environ.get("OVERLAY_PATCHES", ""))
-    return _split(patches) if isinstance(patches, str) else terms(patches)
-
-
-def _split(text: str) -> list[str]:
-    return text.replace(",", " ").split()
-
-
-def terms(patches: Iterable[str]) -> list[str]:
-    """Return the terms of a selection given as a list. Raises `SelectionError` for what is no term."""
+    patches = environ.get("OVERLAY_PATCHES", "") if patches is None else patches
+    if isinstance(patches, str):
+        return _split(patches)
     try:
         given = list(patches)
     except TypeError:
@@ -130,6 +122,10 @@ def terms(patches: Iterable[str]) -> list[str]:
         if type(term) is not str or _split(term) != [term.strip()]:
             raise SelectionError(f"patches must be patch ids, got {term!r}")
     return [term.strip() for term in given]
+
+
+def _split(text: str) -> list[str]:
+    return text.replace(",", " ").split()
 
 
 def _one_of(name: str, values: tuple[str, ...], environ: Environ, wrong: str) -> str:

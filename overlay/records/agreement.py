@@ -61,8 +61,8 @@ class Statement(Record):
     account: Account | None = None
 
 
-def account_of(status: Status, digest: str) -> Account:
-    """Return the account of a process, from its ledger and the digest of its lock."""
+def account_of(status: Status, lock: locks.Lock) -> Account:
+    """Return the account of a process, from its ledger and its lock."""
     return Account(
         applied=tuple(patch.patch for patch in status.patches if patch.in_force),
         refused=tuple(
@@ -73,13 +73,11 @@ def account_of(status: Status, digest: str) -> Account:
             or (patch.state == "skipped" and patch.verdict is not None and patch.verdict.loud)
         ),
         half_patched=len(status.half_patched),
-        digest=digest,
+        digest=str(lock["digest"]),
     )
 
 
-def statement_of(
-    lock: locks.Lock, verdicts: Iterable[Verdict], status: Status, account: Account
-) -> Statement:
+def statement_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status) -> Statement:
     """Return what a rank says of itself: what was decided from the sources alone, and what is in place."""
     from overlay.source.source import InstalledTree
 
@@ -110,7 +108,7 @@ def statement_of(
                 notes[f"{name}{locks.SOURCE_OF}{site}"] = f"{target['project']} {target['version']}, {file}"
     told = {patch.patch: _outcome(patch) for patch in status.patches if patch.patch in facts}
     outcome = {name: word for name, word in told.items() if word}
-    return Statement(facts=facts, notes=notes, outcome=outcome, account=account)
+    return Statement(facts=facts, notes=notes, outcome=outcome, account=account_of(status, lock))
 
 
 def _version(about: locks.Lock) -> str:

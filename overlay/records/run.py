@@ -2,6 +2,15 @@
 
 Nothing begins before a module is imported that a patch is for. A process that is killed says nothing at its
 end: it leaves the ledger as a thread wrote it last, if there is a folder for it.
+
+The ranks of a job say the same of themselves, but for their numbers. So a folder has one file for each ledger
+that differs, named by its digest, and for each process a small one:
+
+    ledger-DIGEST.json        the ledger, without the process and its figures
+    process-HOST-PID-ID.json  rank, digest of the ledger, and the figures: `changed`, and what is not zero
+
+A file gets its name when it is complete, so readers need no lock. Only the process that wrote a file ever
+changes it.
 """
 
 from __future__ import annotations
@@ -9,14 +18,14 @@ from __future__ import annotations
 import os
 
 from overlay import log
-from overlay.model.rank import is_first, rank
+from overlay.model.rank import host, is_first, number, rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from overlay.ledger import Status
-    from overlay.records.files import LedgerFile
 
 #: Seconds from one look at the figures to the next, at first and at most. They double each time. So a run
 #: that is killed loses at most what it counted in its second half, and never more than ten minutes of that.
@@ -27,6 +36,11 @@ MOST_LINES = 5
 
 #: The most patches that are named of those that had nothing to do: a user has likely selected so few by id.
 _NAMED = 3
+
+#: How names of files begin, and end.
+LEDGER, PROCESS, ENDING = "ledger-", "process-", ".json"
+#: Digits of the digest that names a ledger.
+_DIGITS = 32
 
 #: States of a patch that was in place.
 _WAS_IN_PLACE = ("applied", "incomplete", "reverted", "waiting")
@@ -62,14 +76,11 @@ def begin() -> None:
 def end() -> None:
     """Say what the patches did, on the first rank, and write the ledger. Raises nothing."""
     try:
-        status = None if tell is None else tell()
-        if status is None or not status.patches:
-            return
-        is_fork = os.getpid() != _begun
-        if is_fork and not _did_something(status):
+        status = _told()
+        if status is None:
             return
         if is_first():
-            for line in lines(status, is_fork=is_fork):
+            for line in lines(status, is_fork=os.getpid() != _begun):
                 log.info(line)
         _write(status, ended=True)
     except Exception as error:  # noqa: BLE001 -- a job that has ended well must not end otherwise
@@ -120,8 +131,13 @@ def _digests() -> dict[str, str]:
     return {}
 
 
-def _did_something(status: Status) -> bool:
-    return any(patch.effect is not None and patch.effect.reached for patch in status.patches)
+def _told() -> Status | None:
+    """Return the state of this process, `None` if it is not worth a word, as of a fork that did nothing."""
+    status = None if tell is None else tell()
+    if status is None or not status.patches:
+        return None
+    did = any(patch.effect is not None and patch.effect.reached for patch in status.patches)
+    return status if did or os.getpid() == _begun else None
 
 
 def _start_watching() -> None:
@@ -139,8 +155,7 @@ def _watch() -> None:
         time.sleep(pause)
         pause = min(2 * pause, LAST)
         try:
-            status = None if tell is None else tell()
-            if status is not None and (os.getpid() == _begun or _did_something(status)):
+            if (status := _told()) is not None:
                 _write(status, ended=False)
         except Exception as error:  # noqa: BLE001 -- no job may fail because of its ledger
             log.debug(f"the ledger could not be written: {error!r}")
@@ -151,8 +166,77 @@ def _write(status: Status, *, ended: bool) -> None:
     folder = _folder or os.environ.get("OVERLAY_LEDGER_DIR")
     if not folder:
         return
-    from overlay.records.files import LedgerFile
-
     if _file is None or _file.pid != os.getpid():
         _file = LedgerFile(folder)
     _file.write(status.replace(code=_code), ended=ended)
+
+
+class LedgerFile:
+    """The files of this process in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.pid = os.getpid()
+        self._folder = os.path.abspath(folder)
+        where = "".join(one if one.isalnum() else "-" for one in host())
+        # Another node or container may have the same process id, and even the same host name.
+        name = f"{PROCESS}{where}-{self.pid}-{os.urandom(4).hex()}{ENDING}"
+        self._path = os.path.join(self._folder, name)
+        self._written = b""
+        self._warned = False
+
+    def write(self, status: Status, *, ended: bool) -> None:
+        """Write what is not there yet. An error is logged once, and never raised."""
+        from hashlib import sha256
+
+        from overlay.model.whole import write_whole
+
+        ledger, figures = _shared_and_own(status)
+        shared = _encoded(ledger)
+        digest = sha256(shared).hexdigest()[:_DIGITS]
+        own = _encoded(
+            {
+                "ledger": digest,
+                "rank": rank(),
+                "world": number("WORLD_SIZE"),
+                "host": host(),
+                "pid": self.pid,
+                "ended": ended,
+                "effects": figures,
+            }
+        )
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            shared_path = os.path.join(self._folder, f"{LEDGER}{digest}{ENDING}")
+            if not os.path.exists(shared_path):
+                write_whole(shared_path, shared)
+            if own != self._written or not os.path.exists(self._path):
+                write_whole(self._path, own)
+                self._written = own
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                log.warning(f"the ledger cannot be written to {self._folder}: {error}")
+
+
+def _shared_and_own(status: Status) -> tuple[dict[str, Any], dict[str, dict[str, int | float]]]:
+    """Return the ledger without what is this process's own, and by patch the figures of this process."""
+    figures = {}
+    patches = []
+    for patch in status.patches:
+        if patch.effect is not None:
+            if patch.effect.reached:
+                # Keep `changed` even at 0: without it, the number is unknown (on a device, not fetched).
+                figures[patch.patch] = {
+                    name: value for name, value in patch.effect.values.items() if value or name == "changed"
+                }
+            patch = patch.replace(effect=patch.effect.replace(values={}))  # noqa: PLW2901 -- without them
+        patches.append(patch)
+    ledger = status.replace(patches=tuple(patches)).to_dict()
+    del ledger["pid"]
+    return ledger, figures
+
+
+def _encoded(data: object) -> bytes:
+    import json
+
+    return (json.dumps(data, sort_keys=True) + "\n").encode()

@@ -339,9 +339,7 @@ class Engine:
         status, session = self.status(), self._session
         if session is None:
             return agreement.Statement()
-        lock = self._session_lock(session)
-        account = agreement.account_of(status, str(lock["digest"]))
-        return agreement.statement_of(lock, session.verdicts(), status, account)
+        return agreement.statement_of(self._session_lock(session), session.verdicts(), status)
 
     def account(self) -> Account | None:
         """Return what is in place in this process, `None` if it is not enabled."""
@@ -350,8 +348,7 @@ class Engine:
         session = self._session
         if session is None:
             return None
-        digest = str(self._session_lock(session)["digest"])
-        return account_of(self._status(session.status()), digest)
+        return account_of(self._status(session.status()), self._session_lock(session))
 
     def configuration(self) -> str:
         """Return what this process is run with, in a line. Raises `OverlayError` if it is not enabled."""

@@ -48,8 +48,7 @@ def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]
 def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tuple[Met, ...]:
     """Return the known defects that affect a job, those that are not patched first, then the worst."""
     from overlay.defect import HARMS
-    from overlay.source.judge import judge
-    from overlay.source.known_defects import records, whole
+    from overlay.source.known_defects import judge, records, whole
     from overlay.source.source import InstalledTree
 
     patches = engine.known()

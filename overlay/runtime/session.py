@@ -243,7 +243,7 @@ class Session:
         try:
             load_effect(module_of(entry.patch.id))
             tree = self._source()
-            sites = prepare(entry.patch.id, module, missing, tree)
+            sites = [prepare(entry.patch.id, module, item, tree) for item in missing]
             self._put(entry, sites, first=name not in self._executed_before)
         except PatchError:
             raise

@@ -154,17 +154,11 @@ def _home(module: object, site: str) -> str:
     return run_as(module) or split_site(site)[0]
 
 
-def prepare(
-    owner: str, module: ModuleType, replacements: Sequence[Replacement], tree: Tree
-) -> list[InstalledSite]:
-    """Look at every site of `owner` in `module` and build its replacement, without changing anything.
+def prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> InstalledSite:
+    """Look at a site of `owner` in `module` and build its replacement, without changing anything.
 
     Raises `OverlayError`, or whatever a factory raised.
     """
-    return [_prepare(owner, module, replacement, tree) for replacement in replacements]
-
-
-def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> InstalledSite:
     site, name = replacement.site, split_site(replacement.site)[1]
     raw = current(module, site)[1]
     original = function_of(raw)

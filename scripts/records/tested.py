@@ -33,12 +33,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks import SEED
 
-from overlay.desk.prove.contract import HOLDS, STRICTLY
+from overlay.desk.prove.prove import HOLDS, STRICTLY
 from overlay.desk.prove.rows import File, Trial, text_of, trial, unjudged
 from overlay.model.settings import ALONE
 from overlay.source.decide import decide, version_of
-from overlay.source.judge import as_patch
-from overlay.source.known_defects import load_defects
+from overlay.source.known_defects import as_patch, load_defects
 from overlay.source.registry import contract_of, load_patches, of_code
 from overlay.source.source import InstalledTree
 from overlay.source.table import TABLE_FILE, Row, Table, files_digest

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import contract_runs
 from contract_runs import defect_of, forked, import_before
 
-from overlay.desk.prove.contract import CRASHED, HOLDS, NO_END, RAISES, STRICTLY, WRONG
+from overlay.desk.prove.prove import CRASHED, HOLDS, NO_END, RAISES, STRICTLY, WRONG
 from overlay.model.settings import ALONE, PROVE
 from overlay.source.registry import contract_of, load_patches
 

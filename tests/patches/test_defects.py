@@ -14,8 +14,7 @@ from patch_words import ID, UPSTREAM
 from overlay.compat.projects import MEGATRON, MILES, SLIME, VERL
 from overlay.defect import HARMS, READ, Before, Beyond, Defect, Setting
 from overlay.desk.audit import settings_file
-from overlay.desk.audit.job_settings import answer_in, recognise
-from overlay.desk.audit.upstream_options import options
+from overlay.desk.audit.job_settings import answer_in, options, recognise
 from overlay.source.conditions import names
 from overlay.source.known_defects import dialects, load_defects
 from overlay.source.registry import load_patches

@@ -14,7 +14,7 @@ from checks import SEED
 from listed_sources import Findings, Listed
 from repetitions import LEFT
 
-from overlay.desk.prove.contract import HOLDS, RAISES, WRONG
+from overlay.desk.prove.prove import HOLDS, RAISES, WRONG
 from overlay.source.registry import contract_of, load_patches
 from overlay.verdict import APPLY
 from records import _support_print

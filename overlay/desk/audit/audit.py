@@ -5,8 +5,7 @@ from __future__ import annotations
 from overlay.defect import HARMS
 from overlay.desk.audit import job_settings, settings_file
 from overlay.model.record import TYPE_CHECKING, Record
-from overlay.source.judge import Finding, judge
-from overlay.source.known_defects import dialects, load_defects
+from overlay.source.known_defects import Finding, dialects, judge, load_defects
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,19 +1,26 @@
-"""The settings of a job, and whether it meets a defect under them: met, not met, or untold. Never "safe"."""
+"""The settings of a job, and whether it meets a defect under them: met, not met, or untold. Never "safe".
+
+The options of an upstream and their defaults are read in its source, which is never run. Any other setting in
+a file is a slip, or for another release.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import takewhile
 
-from overlay.desk.audit.upstream_options import SWITCH, options
-from overlay.errors import SettingsError
+from overlay.desk.audit.settings_file import in_yaml
+from overlay.errors import OverlayError, SettingsError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.source import conditions
 from overlay.source.conditions import Answer, Open, means, names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from overlay.defect import Defect, Dialect
@@ -21,6 +28,10 @@ if TYPE_CHECKING:
 
 #: Said of a value that the file leaves out.
 DEFAULT = ", upstream's default"
+#: Stands for a default that is no constant in the source.
+_COMPUTED = Open("computed")
+#: The same of an option that is on or off.
+_SWITCH = Open("computed, on or off")
 
 
 class JobSettings(Record):
@@ -120,7 +131,7 @@ def _plain(key: str) -> str:
 def _is_switch(key: str, defaults: dict[str, Any]) -> bool:
     """Return whether an option takes no value: by its default, or if that is not known by its name."""
     known = [defaults[one] for one in (key, _plain(key)) if one in defaults]
-    return any(one is False or one is SWITCH for one in known) or bool(
+    return any(one is False or one is _SWITCH for one in known) or bool(
         not known and {"enable", "disable"} & {*key.split("_")}
     )
 
@@ -183,3 +194,61 @@ def answer_in(defect: Defect, settings: JobSettings, version: str = "") -> Answe
         unknown=" is not in the file",
         version=version,
     )
+
+
+def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the options by key, each with its default or an `Open`, and the files that were not read.
+
+    Each file comes with the reason, which is empty if the file is not there.
+    """
+    found: dict[str, Any] = {}
+    missing = {}
+    for path in dialect.sources:
+        try:
+            text = read(path)
+            if text:
+                found = {**_in_file(path, text), **found}
+            else:
+                missing[path] = ""
+        except (SyntaxError, ValueError, RecursionError, OverlayError) as error:  # noqa: PERF203 -- each by itself
+            missing[path] = str(error)
+    return found, missing
+
+
+@lru_cache(maxsize=32)
+def _in_file(path: str, text: str) -> dict[str, Any]:
+    return dict(_declared(ast.parse(text))) if path.endswith(".py") else in_yaml(text, path)
+
+
+def _declared(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the options that a parser is given, and the fields of classes: some parsers are made of these."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            # A call of `add_argument`, or of what wraps it.
+            said = {word.arg: _constant(word.value) for word in node.keywords}
+            switch = said.get("action") in ("store_true", "store_false")
+            default = False if switch else said.get("default")
+            yield from ((flag, default) for flag in _flags(*node.args))
+        for inner in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+                # The default does not count: an upstream may override it when it makes its configuration.
+                default = _SWITCH if ast.unparse(inner.annotation) == "bool" else _COMPUTED
+                yield inner.target.id, default
+                # The flags of a field may have other names.
+                named = ast.walk(inner.value) if inner.value is not None else ()
+                yield from ((flag, default) for flag in _flags(*named))
+
+
+def _flags(*nodes: ast.AST) -> Iterator[str]:
+    for one in map(_constant, nodes):
+        if isinstance(one, str) and re.fullmatch(r"--\w[\w-]*", one):
+            yield one[2:].replace("-", "_")
+
+
+def _constant(node: ast.AST) -> Any:
+    """Return the constant that a node is, if it is one single value."""
+    try:
+        found = ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return _COMPUTED
+    return _COMPUTED if isinstance(found, (list, tuple, set, dict)) else found

@@ -10,7 +10,7 @@ from overlay.defect import HARMS, READ
 from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import wrap
 from overlay.source.conditions import ANSWERS
-from overlay.source.judge import DEFECT_STATES, NO_WORKAROUND, advice
+from overlay.source.known_defects import DEFECT_STATES, NO_WORKAROUND, advice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from overlay.defect import Defect
     from overlay.desk.audit.audit import Audit
     from overlay.desk.audit.job_settings import JobSettings
-    from overlay.source.judge import Finding
+    from overlay.source.known_defects import Finding
 
 #: Stands for `OVERLAY_PATCHES=all,` in a way out.
 _SELECT = "select "

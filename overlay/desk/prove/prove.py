@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from datetime import datetime, timezone
+from importlib import import_module
+from importlib.util import find_spec
 
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, say, show
 from overlay.desk.processes import Commands
-from overlay.desk.prove.contract import CRASHED, HOLDS, NO_END, NOT_RUN, RAISES, STRICTLY, WRONG
 from overlay.desk.prove.rows import File, trial, unjudged
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.settings import ALONE
 from overlay.model.text import table, wrap
+from overlay.runtime.engine import load_all
 from overlay.source.decide import version_of
-from overlay.source.registry import environment
+from overlay.source.registry import contract_of, environment
 from overlay.source.source import InstalledTree
 from overlay.source.table import Row  # noqa: TC001 -- a field type
 from overlay.verdict import APPLY
@@ -36,6 +40,15 @@ if TYPE_CHECKING:
     #: What became of one run of a contract, one of `RUN_OUTCOMES`, and what was said of it.
     Outcome = tuple[str, str]
 
+#: Nothing is wrong; something is; an exception; no end in time; the process ended without an answer; a
+#: package that it needs is not installed, which is never a pass.
+HOLDS, WRONG, RAISES, NO_END, CRASHED, NOT_RUN = RUN_OUTCOMES = (
+    "holds", "wrong", "raises", "no end", "crashed", "not run",
+)  # fmt: skip
+#: Asks for `Contract.strictly`, which a row of a table needs.
+STRICTLY = "strictly"
+#: The most characters that are kept of a reason.
+LONGEST = 300
 #: What is said of a patch that was run: upstream alone fails the contract, and it holds with the patch;
 #: upstream alone does not fail it; it fails with the patch.
 PROVEN, UNSHOWN, FAILS = "proven", "not shown", "FAILS"
@@ -46,7 +59,7 @@ _PATIENCE = 240
 #: Contracts that run at once: two, or more where each has four cores. Some start ranks, or a Ray cluster.
 _AT_ONCE = max(2, min(8, (os.cpu_count() or 1) // 4))
 #: With this process's path: what it decided on is what runs.
-_CODE = "import sys; sys.path[:] = {!r}; from overlay.desk.prove.contract import main; main(*{!r})"
+_CODE = "import sys; sys.path[:] = {!r}; from overlay.desk.prove.prove import main; main(*{!r})"
 #: Hides GPUs. Not empty: if a contract starts a Ray cluster that claims GPUs, Ray counts these, and gives one
 #: to each worker. (verl raises an error if ROCR_VISIBLE_DEVICES is set beside these.)
 _HIDDEN = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), ",".join(["-1"] * 8))
@@ -263,3 +276,30 @@ def _judged(decided: Verdict, alone: Outcome, patched: Outcome) -> Proof:
         verdict, why = UNSHOWN, "without the patch the contract holds too: it does not show the defect here"
     found = _not_run(decided.replace(verdict=APPLY), why)
     return found.replace(verdict=verdict, alone=alone[0], patched=patched[0])
+
+
+def main(patch: str, how: str, seed: str, answer: str) -> None:
+    """Run one contract in this process, write `[outcome, what was said]` as JSON into a file, and end it."""
+    warnings.simplefilter("ignore")
+    try:
+        load_all()
+        found = _run_here(patch, how, seed)
+    except Exception as error:  # noqa: BLE001 -- it is said
+        said = f"{type(error).__name__}: {error}"[:LONGEST]
+        missing = re.search(r"No module named '([^']+)'", said)
+        found = RAISES, said
+        if missing and ("." in missing[1] or find_spec(missing[1]) is None):
+            found = NOT_RUN, f"{missing[1]} is not installed"
+    with open(answer, "w", encoding="utf-8") as file:
+        json.dump(found, file)
+    os._exit(0)  # nothing else runs at the end of this interpreter
+
+
+def _run_here(patch: str, how: str, seed: str) -> tuple[str, str]:
+    contract = contract_of(patch)
+    if contract is None:
+        return NOT_RUN, "it has no contract"
+    for name in contract.before:
+        import_module(name)
+    wrong = contract.strictly(seed) if how == STRICTLY else contract.check(seed)
+    return (WRONG, wrong[:LONGEST]) if wrong else (HOLDS, "")

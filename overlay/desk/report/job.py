@@ -1,6 +1,6 @@
 """Reads what the processes of a job left in the folder that `OVERLAY_LEDGER_DIR` names, and compares them.
 
-`overlay.records.files` describes the files.
+`overlay.records.run` describes the files.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from overlay.ledger import Met, PatchStatus, SiteStatus, Status
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import wrap
 from overlay.records import agreement
-from overlay.records.files import ENDING, LEDGER, PROCESS
 from overlay.records.lock import SOURCE_OF
+from overlay.records.run import ENDING, LEDGER, PROCESS
 from overlay.verdict import SiteFinding, TargetVerdict, Verdict
 
 if TYPE_CHECKING:

@@ -327,7 +327,7 @@ def test_a_relative_folder_is_that_of_the_start(program: Path, tmp_path: Path) -
 
 
 def test_many_processes_write_at_once(tmp_path: Path) -> None:
-    from overlay.records.files import LedgerFile
+    from overlay.records.run import LedgerFile
 
     status, children = Engine(dict).status(), []
     for rank in range(200):

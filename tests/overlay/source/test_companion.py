@@ -161,6 +161,16 @@ def test_the_way_out_that_an_error_names_works_as_printed(
     assert set(again.status().selection) == (left if named else set())
 
 
+def test_a_way_out_keeps_strict_mode_as_it_was_given(
+    upstream: Upstream, engines: Engines, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = engines(upstream.patch(), upstream.patch(name="fakeup.twice"))
+    engine.enable("all", strict=False)
+    upstream.load()
+    left = 'overlay.enable("all,-fakeup.twice", strict=False) leaves it out'
+    assert left in capfd.readouterr().err
+
+
 def test_both_ways_out_of_a_conflict_work_as_printed(
     upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,8 +14,7 @@ from fake_upstream import Upstream, forget, write_files
 from overlay.patch import Patch
 from overlay.runtime.engine import Engine
 from overlay.source import registry
-from overlay.source.judge import as_patch
-from overlay.source.known_defects import load_defects
+from overlay.source.known_defects import as_patch, load_defects
 from overlay.source.registry import load_patches
 from overlay.source.source import InstalledTree
 from overlay.source.table import TABLE_FILE, Row, files_digest

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from fake_upstream import PROJECT, write_files
 
-from overlay.desk.prove.contract import HOLDS, WRONG
+from overlay.desk.prove.prove import HOLDS, WRONG
 from overlay.model.settings import ALONE
 from overlay.patch import Contract, Patch, one_target, replaced, variant
 from overlay.source.table import TABLE_FILE, Row

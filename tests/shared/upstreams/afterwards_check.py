@@ -25,7 +25,7 @@ from contract_runs import defect_of, forked
 from contracts_check import PATIENCE, answer
 
 from overlay.compat.no_triton import no_triton
-from overlay.desk.prove.contract import HOLDS
+from overlay.desk.prove.prove import HOLDS
 from overlay.model.settings import ALONE, PROVE
 from overlay.runtime.process import here
 from overlay.runtime.search import ORIGINAL, OWNER

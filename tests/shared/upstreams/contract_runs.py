@@ -11,7 +11,7 @@ from inspect import isfunction
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
-from overlay.desk.prove.contract import CRASHED, HOLDS, LONGEST, NO_END, RAISES, WRONG
+from overlay.desk.prove.prove import CRASHED, HOLDS, LONGEST, NO_END, RAISES, WRONG
 from overlay.patch import Contract
 from overlay.source.registry import contract_of, module_of
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contract_runs import defect_of, forked, import_before
 
 from overlay.compat.verl_imports import stand_in
-from overlay.desk.prove.contract import STRICTLY
+from overlay.desk.prove.prove import STRICTLY
 from overlay.effect import effect_of
 from overlay.model.settings import ALONE, COMPANY, PROVE
 from overlay.source.registry import contract_of, load_patches, module_of

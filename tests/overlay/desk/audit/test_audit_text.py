@@ -10,7 +10,7 @@ from overlay.desk.audit.audit import Audit
 from overlay.desk.audit.job_settings import JobSettings
 from overlay.desk.audit.text import screen
 from overlay.source.conditions import Answer
-from overlay.source.judge import Finding
+from overlay.source.known_defects import Finding
 from overlay.verdict import Plan
 
 if TYPE_CHECKING:

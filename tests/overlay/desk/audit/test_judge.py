@@ -10,7 +10,7 @@ from audit_cases import ODD, RIGHT, WRONG, a_defect
 from overlay.defect import switched
 from overlay.desk.audit.text import defect_text, screen
 from overlay.source import conditions
-from overlay.source.judge import DEFECT_STATES
+from overlay.source.known_defects import DEFECT_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pytest
 import report_inputs as made
 
 from overlay.desk.report.page import DEFECTS, MARKS, link, tone
-from overlay.source.judge import DEFECT_STATES
+from overlay.source.known_defects import DEFECT_STATES
 from overlay.verdict import LOUD
 
 STYLE = (Path(__file__).parents[4] / "overlay/desk/report/page.css").read_text()
