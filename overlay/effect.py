@@ -24,6 +24,7 @@ import os
 import sys
 
 from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -226,11 +227,6 @@ def told(effect: Effect) -> str:
         return f"{text}; {effect.then.format_map(known)}" if effect.then else text
     except KeyError:  # nothing has set a figure that `then` names
         return text
-
-
-def plural(word: str) -> str:
-    """Return the plural of a word, or of a phrase that ends in its noun."""
-    return f"{word}es" if word.endswith(("ch", "sh", "s", "x")) else f"{word}s"
 
 
 def as_text(number: Number, unit: str = "") -> str:

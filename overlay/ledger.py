@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.text import counted, table, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +56,7 @@ class PatchStatus(Record):
     def why(self) -> str:
         """Return what explains its state."""
         if self.reason or self.sites:
-            return self.reason or f"{len(self.sites)} site{'s' if len(self.sites) != 1 else ''}"
+            return self.reason or counted(len(self.sites), "site")
         where = self.verdict.where() if self.verdict is not None else ""
         return f"waits for {where}" if where else "waits for its modules to be imported"
 
@@ -98,8 +99,6 @@ class Status(Record):
 
     def __str__(self) -> str:
         """Return all of it as text of 80 columns: patches whose project is not installed share a line."""
-        from overlay.model.text import table, wrap
-
         mode = "not enabled" if not self.enabled else "strict" if self.strict else "not strict"
         head = f"overlay {self.version} on Python {self.python}, {mode}"
         counts = [(state, sum(one.state == state for one in self.patches)) for state in STATES]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from overlay.errors import PatchError
 from overlay.model.settings import in_company, is_alone
+from overlay.runtime.process import here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ __all__ = ["as_without", "assert_applied", "enable", "with_patches", "without"]
 
 def without(made: Callable[[], Result]) -> tuple[Result, Result]:
     """Return what `made` returns with the enabled patches, and then without them. They stay out."""
-    from overlay.runtime.process import here
-
     ours = made()
     here().disable()
     return ours, made()
@@ -42,8 +41,6 @@ def enable(*patches: str) -> None:
     """
     if is_alone():
         return
-    from overlay.runtime.process import here
-
     company = in_company()
     here().enable(["all", *patches] if company else list(patches), strict=not company)
 
@@ -55,8 +52,6 @@ def assert_applied(*patches: str) -> None:
     """
     if is_alone():
         return
-    from overlay.runtime.process import here
-
     states = {one.patch: one.state for one in here().status().patches}
     for patch in patches:
         if states[patch] != "applied":

@@ -7,12 +7,12 @@ from collections import Counter
 from contextlib import suppress
 
 from overlay.defect import HARMS
-from overlay.desk.audit.audit import make_audit, read_settings
+from overlay.desk.audit.audit import defect_text, make_audit, read_settings, screen
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_selection, add_sites, folder, say, show
 from overlay.errors import OverlayError, SelectionError
 from overlay.model import settings, text
 from overlay.source.decide import sites_in
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
-    tree = InstalledTree(arguments.site)
+    tree = Tree(arguments.site)
     plan = engine.plan(arguments.patches, tree)
     audit = make_audit(engine, plan, tree)
     lines = [plan_table(plan)]
@@ -96,10 +96,8 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.desk.audit.text import screen
-
     sites = [*arguments.path, *(arguments.site or ())]
-    tree = InstalledTree(sites or None)
+    tree = Tree(sites or None)
     given = read_settings(arguments.settings, tree) if arguments.settings else None
     plan = engine.plan_each(tree) if arguments.patches is None else engine.plan(arguments.patches, tree)
     audit = make_audit(engine, plan, tree, given, arguments.harm or ())
@@ -112,7 +110,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     return EXIT_LOUD if audit.concerning() else EXIT_OK
 
 
-def _remark(tree: InstalledTree, patches: Iterable[Patch]) -> None:
+def _remark(tree: Tree, patches: Iterable[Patch]) -> None:
     """Say what is odd about the folders in which some patches were looked for."""
     for sentence in tree.remarks({target.project.marker for patch in patches for target in patch.targets}):
         say(sentence)
@@ -129,8 +127,6 @@ def _say_no_upstream(sites: Sequence[str]) -> int:
 
 
 def _explain_defect(engine: Engine, audit: Audit, arguments: argparse.Namespace) -> int:
-    from overlay.desk.audit.text import defect_text
-
     name = arguments.explain
     if name in engine.known():
         fixes = [one for one in sorted(audit.defects) if audit.defects[one].patch == name]

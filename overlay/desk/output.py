@@ -13,7 +13,7 @@ from overlay.model.text import wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import Any
 
 #: All is well; the answer is no; the question cannot be understood.
@@ -42,17 +42,6 @@ def say(text: str) -> None:
     """Write a remark to standard error: in one line, or wrapped if a person reads it on a terminal."""
     said = f"overlay: {text}"
     sys.stderr.write(f"{wrap(said, '  ', first='') if sys.stderr.isatty() else said}\n")
-
-
-def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Return names in a row: the first `most`, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return between.join(names[:most]) + more
-
-
-def counted(count: int, word: str) -> str:
-    """Return a number of things in words. `word`: one of them, whose plural ends in `es`."""
-    return f"{count} {word}{'es' if count != 1 else ''}"
 
 
 def folder(text: str) -> str:

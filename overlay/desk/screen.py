@@ -8,15 +8,15 @@ from contextlib import suppress
 
 from overlay._version import __version__
 from overlay.desk.audit.audit import make_audit
-from overlay.desk.output import EXIT_LOUD, EXIT_OK, counted, listed, write
+from overlay.desk.output import EXIT_LOUD, EXIT_OK, write
 from overlay.errors import OverlayError
 from overlay.launch.doctor import NO, examine
 from overlay.model.record import TYPE_CHECKING
-from overlay.model.text import table, wrap
+from overlay.model.text import counted, listed, table, wrap
 from overlay.records.lock import LOCK_FILE
 from overlay.source.decide import installed
 from overlay.source.registry import environment
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +41,7 @@ def show_screen(engine: Engine) -> int:
 
     What is selected and cannot be applied is exit code 1. Raises `OverlayError` for a broken pack.
     """
-    known, tree = engine.known(), InstalledTree()
+    known, tree = engine.known(), Tree()
     applied: dict[str, tuple[str, ...]] = {}
     refused: tuple[Verdict, ...] = ()
     with suppress(OverlayError):  # the checkup says what is wrong with the selection
@@ -67,7 +67,7 @@ def show_screen(engine: Engine) -> int:
     unknown = [one.defect for one in audit.of("unknown-source")]
     present = len(mended) + len(left)
     patched = "patched" if checkup.armed else "would be patched"
-    text = f"{present} known defect{'s' * (present != 1)} here: {len(mended)} {patched}, {len(left)} not"
+    text = f"{counted(present, 'known defect')} here: {len(mended)} {patched}, {len(left)} not"
     lines.append(wrap(f"{text} ({listed(left, _NAMED)}; `overlay audit`)" if left else text))
     if unknown:
         lines.append(wrap(f"not known for this source: {listed(unknown, _NAMED)}"))

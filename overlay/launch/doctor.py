@@ -15,7 +15,8 @@ from overlay import _version
 from overlay.errors import OverlayError
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
-from overlay.records.pin import Pin
+from overlay.model.text import counted
+from overlay.records.lock import Pin
 from overlay.source.decide import Installed  # noqa: TC001 -- a field type
 
 if TYPE_CHECKING:
@@ -355,9 +356,8 @@ def _settings(engine: Engine) -> Check:
         chosen = engine.chosen()
     except OverlayError as error:
         return _check("selection", NO, str(error), "correct that setting, or unset it")
-    count = len(chosen.ids)
-    found = f"{' '.join(chosen.terms) or 'all'}: {count} patch{'es' if count != 1 else ''}"
-    if not count:
+    found = f"{' '.join(chosen.terms) or 'all'}: {counted(len(chosen.ids), 'patch')}"
+    if not chosen.ids:
         return _check("selection", NO, found, "nothing is selected: unset OVERLAY_PATCHES, or name patches")
     odd = settings.unknown()  # which keeps no process from being patched
     warning = f"; warning: {'; '.join(odd)}" if odd else ""

@@ -1,4 +1,4 @@
-"""Plain text of at most 80 columns.
+"""Plain text of at most 80 columns, and numbers of things in words.
 
 Only what cannot be cut, the path of a file or the name of a site, may be longer.
 """
@@ -12,6 +12,22 @@ if TYPE_CHECKING:
 WIDTH = 80
 #: The least width of the last column of a table.
 _LEAST = 24
+
+
+def plural(word: str) -> str:
+    """Return the plural of a word, or of a phrase that ends in its noun."""
+    return f"{word}es" if word.endswith(("ch", "sh", "s", "x")) else f"{word}s"
+
+
+def counted(count: int, word: str) -> str:
+    """Return a number of things in words. `word`: one of them."""
+    return f"{count} {word if count == 1 else plural(word)}"
+
+
+def listed(names: Sequence[str], most: int, between: str = ", ", last: str = " ") -> str:
+    """Return names in a row: the first `most`, and how many more there are."""
+    more = f"{last}and {len(names) - most} more" if len(names) > most else ""
+    return between.join(names[:most]) + more
 
 
 def wrap(text: str, indent: str = "", *, first: str | None = None) -> str:

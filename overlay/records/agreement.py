@@ -79,9 +79,9 @@ def account_of(status: Status, lock: locks.Lock) -> Account:
 
 def statement_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status) -> Statement:
     """Return what a rank says of itself: what was decided from the sources alone, and what is in place."""
-    from overlay.source.source import InstalledTree
+    from overlay.source.source import Tree
 
-    tree = InstalledTree()
+    tree = Tree()
     by_patch = {verdict.patch: verdict for verdict in verdicts}
     notes = {"overlay": f"on {host()}, {os.path.dirname(os.path.dirname(__file__))}"}
     facts = {

@@ -14,7 +14,7 @@ from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
 from overlay.records import run
 from overlay.runtime.finder import FirstFinder, runs_one_of, space_of_main
-from overlay.runtime.job_log import JobLog, introduction, speaks_for_job
+from overlay.runtime.job_log import JobLog, introduction
 from overlay.runtime.unpickled import half_patched
 from overlay.source import registry
 from overlay.source.selection import Selection, choose
@@ -28,9 +28,13 @@ if TYPE_CHECKING:
     from overlay.records.lock import Lock
     from overlay.runtime.session import Session
     from overlay.source.decide import Installed
-    from overlay.source.source import InstalledTree
+    from overlay.source.source import Tree
     from overlay.source.table import Table
     from overlay.verdict import Plan, Verdict
+
+    #: What selects patches, and where upstreams are looked for, as for `overlay.plan`.
+    Asked = str | Iterable[str] | None
+    Where = str | Sequence[str] | Tree | None
 
 
 def load_all() -> dict[str, Patch]:
@@ -46,7 +50,7 @@ def load_all() -> dict[str, Patch]:
     packs = registry.wanted_packs()
     wanted = settings.pin()
     if wanted:
-        from overlay.records.pin import check_packs
+        from overlay.records.lock import check_packs
 
         check_packs(wanted, packs)
     for pack in packs:
@@ -61,10 +65,10 @@ def load_all() -> dict[str, Patch]:
     return patches
 
 
-def _tree(site: str | Sequence[str] | InstalledTree | None = None) -> InstalledTree:
-    from overlay.source.source import InstalledTree
+def _tree(site: Where = None) -> Tree:
+    from overlay.source.source import Tree
 
-    return site if isinstance(site, InstalledTree) else InstalledTree(site)
+    return site if isinstance(site, Tree) else Tree(site)
 
 
 class Engine:
@@ -103,13 +107,7 @@ class Engine:
         if self._opened is not None:
             self._opened.renew_locks()
 
-    def arm(
-        self,
-        patches: str | Iterable[str] | None = None,
-        strict: bool | None = None,
-        *,
-        at_start: bool = False,
-    ) -> None:
+    def arm(self, patches: Asked = None, strict: bool | None = None, *, at_start: bool = False) -> None:
         """Check settings and ids now, and enable at the first import of an upstream.
 
         It enables at once if packs, a pin or the user's own table decide, if a glob needs to know which
@@ -130,11 +128,9 @@ class Engine:
         settings.select(ids, patches)
         settings.strict(strict)
         self._begin(asked)
-        self._wait(packages, patches, strict, at_start=at_start)
+        self._wait(packages, patches, strict, at_start)
 
-    def _wait(
-        self, packages: frozenset[str], patches: list[str] | None, strict: bool | None, *, at_start: bool
-    ) -> None:
+    def _wait(self, packages: frozenset[str], patches: Asked, strict: bool | None, at_start: bool) -> None:
         def wake() -> None:
             """Open the session. In strict mode an error fails the import, each time that it is tried."""
             with self._lock:
@@ -149,7 +145,7 @@ class Engine:
                     said = isinstance(error, OverlayError)
                     text = str(error) if said else f"{type(error).__name__}: {error}"
                     if settings.strict(strict):
-                        self._wait(packages, patches, strict, at_start=at_start)
+                        self._wait(packages, patches, strict, at_start)
                         raise error if said else OverlayError(text) from error
                     log.warning(f"NOT enabled: {text}")
 
@@ -162,7 +158,7 @@ class Engine:
 
         finder.packages = frozenset()  # none is waited for any more
         chosen = self.chosen()
-        if not self._speaks or chosen.terms in ((), ("all",), ("none",)) or not speaks_for_job():
+        if not self._speaks or chosen.terms in ((), ("all",), ("none",)) or not self.job_log.speaks:
             return
         asked = [self.known()[name] for name in chosen.ids if name not in chosen.companions]
         projects = {target.project.name: target.project for patch in asked for target in patch.targets}
@@ -170,16 +166,14 @@ class Engine:
             why = f" for what is installed here (not {', '.join(projects)})" if projects else ""
             log.warning(f"the selection {','.join(chosen.terms)} has no patch{why}")
 
-    def enable(self, patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
+    def enable(self, patches: Asked = None, strict: bool | None = None) -> Status:
         """Enable the selected patches now, and apply those whose modules are there already."""
         if self._waiting is not None:
             self._waiting.wake()
         self._open(patches, strict)
         return self.status()
 
-    def _open(
-        self, patches: str | Iterable[str] | None, strict: bool | None, waited: FirstFinder | None = None
-    ) -> None:
+    def _open(self, patches: Asked, strict: bool | None, waited: FirstFinder | None = None) -> None:
         """Open a session. `waited`: the finder that an import of an upstream woke. Nothing may delay that."""
         from overlay.runtime.session import PATIENCE, Session
 
@@ -196,13 +190,11 @@ class Engine:
                 chosen = [known[name] for name in selection.ids]
                 pin = None
                 if asked.pin:
-                    from overlay.records.pin import Pin
+                    from overlay.records.lock import Pin
 
                     pin = Pin(asked.pin, chosen)
                 calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
-                of = [target.project for patch in known.values() for target in patch.targets if self._speaks]
-                packages = frozenset(name for project in of for name in project.packages())
-                finder = waited or FirstFinder(packages, lambda: self._say_if_in_vain(finder))
+                finder = waited or FirstFinder(frozenset(), lambda: self._say_if_in_vain(finder))
                 session = self._opened = Session(
                     chosen,
                     selection,
@@ -212,8 +204,9 @@ class Engine:
                     table=self.tested(),
                     **(calls if self._speaks else {}),
                 )
-                if waited is None and finder.missed():
-                    finder.wake()
+                if self._speaks and waited is None:
+                    of = [target.project for patch in known.values() for target in patch.targets]
+                    finder.wait_for(frozenset(name for project in of for name in project.packages()))
             elif (patches is not None and choose(known, patches).ids != session.chosen.ids) or (
                 strict is not None and settings.strict(strict) != session.strict
             ):
@@ -273,11 +266,7 @@ class Engine:
 
             atexit.unregister(self._at_exit)
 
-    def plan(
-        self,
-        patches: str | Iterable[str] | None = None,
-        site: str | Sequence[str] | InstalledTree | None = None,
-    ) -> Plan:
+    def plan(self, patches: Asked = None, site: Where = None) -> Plan:
         """Decide on every patch without importing anything of an upstream."""
         from overlay.source.decide import make_plan
 
@@ -286,7 +275,7 @@ class Engine:
         plan = make_plan(known.values(), chosen.ids, tree, self.tested(), tree.name)
         return plan.replace(companions=chosen.companions)
 
-    def plan_each(self, site: str | Sequence[str] | InstalledTree | None = None) -> Plan:
+    def plan_each(self, site: Where = None) -> Plan:
         """Decide on all patches, without importing anything of an upstream.
 
         Those of the default selection are decided on together. An opt-in patch is decided on with what it
@@ -308,14 +297,14 @@ class Engine:
             self._waiting.wake()
         return self._opened
 
-    def chosen(self, patches: str | Iterable[str] | None = None) -> Selection:
+    def chosen(self, patches: Asked = None) -> Selection:
         """Return what `patches` selects, without it what is enabled, or else what the environment selects."""
         session = self._session
         if patches is None and session is not None:
             return session.chosen
         return choose(self.known(), patches)
 
-    def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
+    def installed(self, tree: Tree | None = None) -> tuple[Installed, ...]:
         """Return what is installed of the projects that patches are for, and of those beneath them."""
         from overlay.source.decide import installed
 
@@ -323,7 +312,7 @@ class Engine:
         by_name = {project.name: project for project in (*targets, *registry.environment().SHOWN)}
         return installed(by_name.values(), _tree(tree))
 
-    def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
+    def lock(self, patches: Asked = None) -> Lock:
         """Return the lock of the selected patches as they are decided on here."""
         plan = self.plan(patches)
         return self._lock_of(plan.selection, plan.verdicts)

@@ -8,6 +8,7 @@ from overlay import log
 from overlay.effect import effect_of
 from overlay.ledger import PatchStatus, SiteStatus
 from overlay.model.record import TYPE_CHECKING
+from overlay.model.text import counted
 from overlay.runtime.sites import current, describe, holds, run_as, take_out
 from overlay.source.decide import variant_of
 from overlay.source.registry import module_of
@@ -95,10 +96,10 @@ class Entry:
         if self._announced or self.verdict is None or self.state != "applied":
             return
         self._announced = True
-        count, note = len(self.sites()), self.verdict.reason
+        note = self.verdict.reason
         # The job's log names each patch that applies only because the user has proven and trusts it.
         say = log.of_job if any(target.trusted for target in self.verdict.targets) else log.own
-        what = f"{count} site{'s' if count != 1 else ''}"
+        what = counted(len(self.sites()), "site")
         say(f"applied {self.patch.id} to {self.verdict.where()} ({what}){f': {note}' if note else ''}")
 
     def status(self, *, wait: bool = True) -> PatchStatus:

@@ -93,13 +93,7 @@ class WatchingFinder:
 class FirstFinder(WatchingFinder):
     """The finder of an engine: it waits for an upstream, stays in front, and looks at what is run."""
 
-    def __init__(
-        self,
-        packages: frozenset[str] = frozenset(),
-        wake: Callable[[], None] = lambda: None,
-        *,
-        at_start: bool = False,
-    ) -> None:
+    def __init__(self, packages: frozenset[str], wake: Callable[[], None], *, at_start: bool = False) -> None:
         """Wait for an upstream, whose top-level package is one of `packages`, or for nothing.
 
         `wake` is called before the upstream's first module is found, until there are no `packages` any more.
@@ -116,7 +110,15 @@ class FirstFinder(WatchingFinder):
     def watch(self, names: frozenset[str], imported: Imported, passed: Callable[[], None]) -> None:
         """Watch modules. `passed` is called if another finder has stood in front: it may have found one."""
         self._names, self._imported, self._passed = names, imported, passed
+        # Now: a thread that wakes waits for this one, which may come to wait for that thread's import.
+        self.packages = frozenset()
         self.install()
+
+    def wait_for(self, packages: frozenset[str]) -> None:
+        """Wait for the first module of some packages, which may be there already."""
+        self.packages = packages
+        if self.missed():
+            self.wake()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

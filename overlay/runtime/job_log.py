@@ -18,6 +18,7 @@ import sys
 from overlay import log
 from overlay.model import settings
 from overlay.model.rank import is_first, is_worker, rank
+from overlay.model.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class JobLog:
 
     def say_configuration(self) -> None:
         """Log the configuration, at `info` if this process speaks for the job."""
-        mine = is_first() and not self._speaker()
+        mine = self.speaks
         if mine and log.heard("info"):
             self._said_as = _name()
         if log.heard("info" if mine else "debug"):
@@ -105,6 +106,11 @@ class JobLog:
         """Log the configuration again if it has changed: the path may have led to another upstream."""
         if self._configuration:
             self.say_configuration()
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process speaks for the job."""
+        return is_first() and not self._speaker()
 
     def _speaker(self) -> str:
         """Return who else has logged the configuration, empty if nobody has."""
@@ -160,7 +166,7 @@ class JobLog:
 
 def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> str:
     """Return the configuration in a line of at most `_WIDTH` characters. The last versions go if need be."""
-    words = [f"{selected} patch{'es' * (selected != 1)} selected", *(["strict"] if strict else [])]
+    words = [f"{counted(selected, 'patch')} selected", *(["strict"] if strict else [])]
     words += [*(["pinned"] if pinned else []), f"digest {str(lock['digest'])[:12]}"]
     upstreams = {one["project"]: one["version"] for patch in lock["patch"] for one in patch["target"]}
     versions = [*sorted(upstreams.items()), *sorted(lock["environment"].items())]
@@ -176,11 +182,6 @@ def _is_child() -> bool:
     """Return whether `multiprocessing` has started this process."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None
-
-
-def speaks_for_job() -> bool:
-    """Return whether this process is rank 0 or no rank, and neither a child nor a worker of another."""
-    return is_first() and not is_worker() and not _is_child()
 
 
 def _is_single_threaded() -> bool:

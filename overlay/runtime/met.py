@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from overlay.defect import Defect, Dialect, Setting
     from overlay.patch import Patch
     from overlay.runtime.engine import Engine
-    from overlay.source.source import InstalledTree
+    from overlay.source.source import Tree
     from overlay.verdict import Verdict
 
 #: The most defects that the line names.
@@ -49,11 +49,11 @@ def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tu
     """Return the known defects that affect a job, those that are not patched first, then the worst."""
     from overlay.defect import HARMS
     from overlay.source.known_defects import judge, records, whole
-    from overlay.source.source import InstalledTree
+    from overlay.source.source import Tree
 
     patches = engine.known()
     states = {one.patch: one for one in engine.status().patches}
-    tree, table = InstalledTree(), engine.tested()
+    tree, table = Tree(), engine.tested()
     found = []
     for record in records(patches):
         reasons = why(record, dialect, parts)
@@ -118,9 +118,7 @@ def why(defect: Defect, dialect: Dialect, parts: Iterable[Indexed]) -> str | Non
     return None
 
 
-def _verdict(
-    engine: Engine, defect: Defect, patches: Mapping[str, Patch], tree: InstalledTree
-) -> Verdict | None:
+def _verdict(engine: Engine, defect: Defect, patches: Mapping[str, Patch], tree: Tree) -> Verdict | None:
     """Return the verdict on the patch of a defect by what is selected here, `None` if it has no patch."""
     if not defect.patch:
         return None

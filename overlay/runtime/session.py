@@ -22,7 +22,7 @@ from overlay.runtime.sites import ConflictError, prepare, put, run_as
 from overlay.source.decide import decide_all
 from overlay.source.registry import PACK, module_of
 from overlay.source.selection import in_order
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
-    from overlay.records.pin import Pin
+    from overlay.records.lock import Pin
     from overlay.runtime.finder import FirstFinder
     from overlay.runtime.sites import InstalledSite
     from overlay.source.selection import Selection
@@ -80,7 +80,7 @@ class Session:
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
-        self._tree: InstalledTree | None = None
+        self._tree: Tree | None = None
         self._verdicts: dict[str, Verdict] = {}
         #: The modules that were handled, by name, and by `run_as` where they run instead of being imported.
         self._seen: dict[tuple[str, str], object] = {}
@@ -390,9 +390,9 @@ class Session:
             self._verdicts = found
         return found[patch.id]
 
-    def _source(self) -> InstalledTree:
+    def _source(self) -> Tree:
         if (tree := self._tree) is None:  # another thread may forget it at any moment
-            tree = self._tree = InstalledTree()
+            tree = self._tree = Tree()
         return tree
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from overlay.patch import Patch, Project, Target, Variant
-    from overlay.source.source import InstalledTree, Tree
+    from overlay.source.source import Tree
     from overlay.source.table import Table
 
 
@@ -286,7 +286,7 @@ class Installed(Record):
     where: str
 
 
-def installed(projects: Iterable[Project], tree: InstalledTree) -> tuple[Installed, ...]:
+def installed(projects: Iterable[Project], tree: Tree) -> tuple[Installed, ...]:
     """Return what is found of each project. Never raises."""
     found = []
     for project in projects:

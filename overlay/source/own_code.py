@@ -87,10 +87,10 @@ def _is_wording(node: object, package: str) -> bool:
 
 def files(package: str) -> dict[str, str]:
     """Return the files of a package by their paths in it."""
-    from overlay.source.source import InstalledTree
+    from overlay.source.source import Tree
 
     found: dict[str, str] = {}
-    for folder in InstalledTree().folders(package):
+    for folder in Tree().folders(package):
         for name, path in _below(folder):
             found.setdefault(name, path)
     return found

@@ -35,10 +35,19 @@ if TYPE_CHECKING:
 class Tree:
     """The upstream source that decisions are made from: read on demand, parsed once.
 
-    Subclasses say where text comes from. Answers are kept: many patches and rows ask the same of a site.
+    It is what the running interpreter imports, or what it would import from folders or archives alone.
+    Answers are kept: many patches and rows ask the same of a site.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, site: str | Sequence[str] | None = None) -> None:
+        given = [site] if isinstance(site, str) else site
+        for one in given or ():
+            if not importable(one):
+                raise SourceError(f"{one!r} is neither a folder nor an archive that Python can import from")
+        self.sites = None if given is None else list(map(os.path.abspath, given))
+        #: What was given, as a plan names it.
+        self.name = os.pathsep.join(given or ())
+        self._specs: dict[str, ModuleSpec | None] = {}
         #: Modules as they were parsed, or why they cannot be.
         self._modules: dict[str, Module | str] = {}
         self._compiled: dict[str, list[CodeType]] = {}
@@ -48,28 +57,6 @@ class Tree:
         self.imported: dict[str, str] = {}
         #: The version of each project: in its own files, and in its metadata.
         self.versions: dict[Project, tuple[str | None, str | None]] = {}
-
-    def source(self, module: str) -> str | None:
-        """Return the source of a module, `None` if there is no such module.
-
-        Raises `SourceError` if the module exists and its source cannot be read.
-        """
-        raise NotImplementedError
-
-    def read(self, path: str) -> str | None:
-        """Return a file of the tree by its path relative to the top-level packages, or `None`.
-
-        What lies beside a package, as `setup.py` does in a checkout, is asked for as `package/../setup.py`.
-        """
-        raise NotImplementedError
-
-    def metadata_version(self, project: Project) -> str | None:
-        """Return the version in the metadata of the project's distribution, or `None`."""
-        raise NotImplementedError
-
-    def is_package(self, module: str) -> bool:
-        """Return whether a module is a package, which decides what its relative imports mean."""
-        raise NotImplementedError
 
     def presence(self, site: str) -> bool | str:
         """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists, or why that cannot be told.
@@ -213,21 +200,6 @@ class Tree:
         if isinstance(found, str):
             raise SourceError(found)
         return found
-
-
-class InstalledTree(Tree):
-    """What the running interpreter imports, or what it would import from folders or archives alone."""
-
-    def __init__(self, site: str | Sequence[str] | None = None) -> None:
-        super().__init__()
-        given = [site] if isinstance(site, str) else site
-        for one in given or ():
-            if not importable(one):
-                raise SourceError(f"{one!r} is neither a folder nor an archive that Python can import from")
-        self.sites = None if given is None else list(map(os.path.abspath, given))
-        #: What was given, as a plan names it.
-        self.name = os.pathsep.join(given or ())
-        self._specs: dict[str, ModuleSpec | None] = {}
 
     def source(self, module: str) -> str | None:
         """Return the source of a module; that of a namespace package is empty. Raises `SourceError`."""

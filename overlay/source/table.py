@@ -125,15 +125,11 @@ class Table:
     """Rows, of which a later one wins: those that `load` returns for a patch, then those in `rows`."""
 
     def __init__(self, rows: Iterable[Row] = (), load: Callable[[str], Iterable[Row]] = lambda _: ()) -> None:
-        self.all = [*rows]
+        self._rows = [*rows]
         self._load = load
 
-    def plus(self, rows: Iterable[Row]) -> Table:
-        """Return a table with more rows. What comes later wins."""
-        return Table([*self.all, *rows], self._load)
-
     def _of(self, patch: str, project: str) -> list[Row]:
-        rows = (*self._load(patch), *self.all)
+        rows = (*self._load(patch), *self._rows)
         return [row for row in rows if row.patch == patch and row.target == project]
 
     def find(self, patch: Patch, target: Target, tree: Tree) -> Row | None:

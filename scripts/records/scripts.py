@@ -21,7 +21,7 @@ from overlay.desk.audit.job_settings import answer_in
 from overlay.errors import SettingsError
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import load_patches
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from progress import tracked
 from records._script_runs import NoNamespaceError, command_lines
 from sources import git_sources, releases
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
         return "not-met" if self.said.word == "not-met" and real != {"not-met"} else ""
 
 
-def compare(root: Path, tree: InstalledTree) -> tuple[list[Verdict], list[str]]:
+def compare(root: Path, tree: Tree) -> tuple[list[Verdict], list[str]]:
     """Compare the verdicts on the scripts of a tree, and return with them which the audit refuses.
 
     Raises:
@@ -97,7 +97,7 @@ def _scripts(root: Path) -> list[Path]:
     return sorted(root.rglob("*.sh"))
 
 
-def _read(line: str, folder: Path, tree: InstalledTree) -> JobSettings | None:
+def _read(line: str, folder: Path, tree: Tree) -> JobSettings | None:
     """Return the settings of a command line, `None` if it starts no job."""
     path = folder / "command.line"
     path.write_text(line.replace("\n", " "))
@@ -118,7 +118,7 @@ def of(revision: str) -> tuple[list[Verdict], list[str]]:
     installed = releases.fetch(max(beside, key=lambda line: line.is_image))
     with tempfile.TemporaryDirectory() as folder:
         git_sources.unpack(git_sources.archive(project, version), Path(folder))
-        return compare(Path(folder), InstalledTree([str(installed)]))
+        return compare(Path(folder), Tree([str(installed)]))
 
 
 def _row(name: str, cells: Sequence[object]) -> str:

@@ -39,7 +39,7 @@ from overlay.model.settings import ALONE
 from overlay.source.decide import decide, version_of
 from overlay.source.known_defects import as_patch, load_defects
 from overlay.source.registry import contract_of, load_patches, of_code
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.source.table import TABLE_FILE, Row, Table, files_digest
 from overlay.verdict import APPLY
 from records import _support_print
@@ -66,20 +66,20 @@ class Source(NamedTuple):
 
     release: Release
     folder: Path
-    tree: InstalledTree
+    tree: Tree
 
     @property
     def name(self) -> str:
         """Its name in the rows."""
         return self.release.name
 
-    def tree_for(self, patch: Patch) -> InstalledTree:
+    def tree_for(self, patch: Patch) -> Tree:
         """Return what a patch is decided on here: one that serves a project alone, beside that project."""
         served = patch.targets[0].serves
         if served not in BESIDE or self.release.is_image:
             return self.tree
         beside = releases.fetch(releases.Release(BESIDE[served]))
-        return InstalledTree([str(self.folder), str(beside)])
+        return Tree([str(self.folder), str(beside)])
 
 
 def file_of(project: str) -> Path:
@@ -317,7 +317,7 @@ class _Writer:
     def main(self, listed: Sequence[Release]) -> int:
         missing: dict[str, str] = {}
         for release, folder in releases.available(listed, missing):
-            self._sources[release.name] = Source(release, folder, InstalledTree(str(folder)))
+            self._sources[release.name] = Source(release, folder, Tree(str(folder)))
         wanted = [one for name, one in self._sources.items() if name in (self._options.on or self._order)]
         if self._options.read:
             self._rows += [row for source in wanted for row in self._read(source)]

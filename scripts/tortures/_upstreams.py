@@ -9,7 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay.source.shape import Module
-from overlay.source.source import InstalledTree, Tree
+from overlay.source.source import Tree
 from sources import releases as listed
 from sources.git_sources import FetchError
 from tortures._mutations import with_helpers
@@ -77,9 +77,9 @@ class Pristine(Tree):
 
     def __init__(self, folders: tuple[Path, ...]) -> None:
         super().__init__()
-        self._trees = [InstalledTree(str(folder)) for folder in folders]
+        self._trees = [Tree(str(folder)) for folder in folders]
 
-    def _of(self, module: str) -> InstalledTree:
+    def _of(self, module: str) -> Tree:
         top = module.partition(".")[0].partition("/")[0]
         return next((tree for tree in self._trees if tree.has(top)), self._trees[0])
 

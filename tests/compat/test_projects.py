@@ -9,7 +9,7 @@ from fake_upstream import write_files
 
 import overlay
 from overlay.compat.projects import MEGATRON, MILES, SLIME
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,10 +34,10 @@ def stated(project: Project, read: ReadFile) -> str | None:
     return project.read_version(read)
 
 
-def checkout(folder: Path, setup: str | None) -> InstalledTree:
+def checkout(folder: Path, setup: str | None) -> Tree:
     files = dict.fromkeys((f"slime/{name}.py" for name in MODULES), "")
     write_files(folder, files if setup is None else {**files, "setup.py": setup})
-    return InstalledTree(str(folder))
+    return Tree(str(folder))
 
 
 def test_slime_says_its_version_beside_its_package(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_slime_linked_into_another_folder_is_that_of_its_checkout(tmp_path: Path
     checkout(tmp_path / "checkout", SETUP)
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "slime").symlink_to(tmp_path / "checkout" / "slime")
-    assert stated(SLIME, InstalledTree(str(tmp_path / "site")).read) == "0.2.3"
+    assert stated(SLIME, Tree(str(tmp_path / "site")).read) == "0.2.3"
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_miles_is_told_by_the_name_that_the_package_index_has(tmp_path: Path) ->
             assert (one.verdict, one.where()) == ("unknown-source", "miles 0.0.2"), name
             assert "does not exist" in one.reason
     assert found["megatron.agreement"].targets[0].version == "0.16.0rc0"
-    assert InstalledTree(str(tmp_path)).metadata_version(MILES) == "0.0.2"
+    assert Tree(str(tmp_path)).metadata_version(MILES) == "0.0.2"

@@ -18,7 +18,7 @@ from overlay.desk.audit.job_settings import answer_in, options, recognise
 from overlay.source.conditions import names
 from overlay.source.known_defects import dialects, load_defects
 from overlay.source.registry import load_patches
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from records import _support_print
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def verl_options() -> set[str]:
     """Return the options of the verl that is installed here."""
     pytest.importorskip("yaml")
     (verl,) = (one for one in dialects() if VERL.name in one.projects)
-    found, _ = options(verl, InstalledTree().read)
+    found, _ = options(verl, Tree().read)
     assert found
     return set(found)
 

@@ -12,7 +12,7 @@ import overlay
 from overlay.compat.projects import SLIME
 from overlay.compat.slime_releases import MODULES, RELEASES
 from overlay.runtime.engine import Engine
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from records import _support_print
 
 pytestmark = pytest.mark.real
@@ -49,16 +49,16 @@ def test_a_slime_without_setup_and_metadata_is_told_by_its_source(
     assert verdicts(tmp_path) == RECORD[name]
     read_version = SLIME.read_version
     assert read_version is not None
-    read, bare = InstalledTree(str(folder)).read, InstalledTree(str(tmp_path)).read
+    read, bare = Tree(str(folder)).read, Tree(str(tmp_path)).read
     assert read_version(bare) == read_version(read) is not None
     # Of a source that is none of a release nothing is said.
     for module in MODULES:
         path = tmp_path / module
         text = path.read_text()
         path.write_text(f"{text}\nx = 1\n")
-        assert read_version(InstalledTree(str(tmp_path)).read) is None
+        assert read_version(Tree(str(tmp_path)).read) is None
         path.write_text(f"{text}\n# a comment\n")
-        assert read_version(InstalledTree(str(tmp_path)).read) is not None
+        assert read_version(Tree(str(tmp_path)).read) is not None
 
 
 def test_every_release_of_slime_is_told_by_its_source() -> None:

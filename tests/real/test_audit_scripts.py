@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from records import scripts
 from records._script_runs import NoNamespaceError, command_lines
 from sources.git_sources import FetchError
@@ -41,7 +41,7 @@ def test_a_script_and_its_command_line_agree(tmp_path: Path) -> None:
         (tmp_path / f"{name}.sh").write_text(text.format(flags=FLAGS, verl=VERL, cp=CP, ppo=PPO))
     (tmp_path / "other.sh").write_text(f"torchrun train.py $@ {CP} 2")
     try:
-        found, refused = scripts.compare(tmp_path, InstalledTree([str(tmp_path)]))
+        found, refused = scripts.compare(tmp_path, Tree([str(tmp_path)]))
     except NoNamespaceError as error:
         pytest.skip(str(error))
     assert {one.script for one in found} == {f"{name}.sh" for name in CAUSES}

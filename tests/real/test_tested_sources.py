@@ -10,7 +10,7 @@ from listed_sources import Listed
 
 from overlay.source.decide import decide
 from overlay.source.registry import load_patches, of_code
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.source.table import Table
 from records import _support_print, tested
 from sources import releases
@@ -38,7 +38,7 @@ def test_each_source_is_of_the_list_and_each_line_of_the_list_is_a_source() -> N
 @pytest.mark.parametrize("name", NAMES)
 def test_each_row_of_a_source_decides_there_and_nothing_is_parsed(listed: Listed, name: str) -> None:
     folder = str(listed(name))
-    fast, slow, table = InstalledTree(folder), InstalledTree(folder), Table(ROWS)
+    fast, slow, table = Tree(folder), Tree(folder), Table(ROWS)
     known = tested.everything()
     ours = [row for row in ROWS if name in row.sources()]
     assert ours

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overlay.errors import SourceError
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from tortures import security
 
 
@@ -38,7 +38,7 @@ def test_a_source_of_no_reasonable_size_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "huge.py").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(SourceError, match="no file of at most 2097152 bytes"):
-        InstalledTree(str(tmp_path)).has("huge:f")
+        Tree(str(tmp_path)).has("huge:f")
 
 
 def test_metadata_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -47,4 +47,4 @@ def test_metadata_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     info = tmp_path / "megatron_core-0.16.1.dist-info"
     info.mkdir()
     os.mkfifo(info / "METADATA")
-    assert InstalledTree(str(tmp_path)).metadata_version(MEGATRON) is None
+    assert Tree(str(tmp_path)).metadata_version(MEGATRON) is None

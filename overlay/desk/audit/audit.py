@@ -1,22 +1,33 @@
-"""An audit: what is known to be wrong in one installation, patch by patch and defect by defect."""
+"""An audit: what is known to be wrong in one installation, patch by patch and defect by defect.
+
+`overlay audit` prints it in 80 columns: each defect by what is to be done about it, or all about one. One
+that is not patched has a line with the way out, and one that is patched is named. Those that a release has
+fixed, or that settings exclude, are counted.
+"""
 
 from __future__ import annotations
 
-from overlay.defect import HARMS
+from overlay.defect import HARMS, READ
 from overlay.desk.audit import job_settings, settings_file
 from overlay.model.record import TYPE_CHECKING, Record
-from overlay.source.known_defects import Finding, dialects, judge, load_defects
+from overlay.model.text import wrap
+from overlay.source import known_defects
+from overlay.source.conditions import ANSWERS
+from overlay.source.known_defects import Finding, advice, dialects, judge, load_defects
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from typing import Any
 
     from overlay.defect import Defect
     from overlay.desk.audit.job_settings import JobSettings
     from overlay.runtime.engine import Engine
     from overlay.source.conditions import Answer
-    from overlay.source.source import InstalledTree
+    from overlay.source.source import Tree
     from overlay.verdict import Plan
+
+#: Stands for `OVERLAY_PATCHES=all,` in a way out.
+_SELECT = "select "
 
 
 class Audit(Record):
@@ -85,7 +96,7 @@ class Audit(Record):
 def make_audit(
     engine: Engine,
     plan: Plan,
-    tree: InstalledTree,
+    tree: Tree,
     settings: JobSettings | None = None,
     harms: Collection[str] = (),
 ) -> Audit:
@@ -130,8 +141,131 @@ def make_audit(
     )
 
 
-def read_settings(path: str, tree: InstalledTree) -> JobSettings:
+def read_settings(path: str, tree: Tree) -> JobSettings:
     """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
     known = dialects()
     given = settings_file.read(path, [one for dialect in known for one in dialect.programs])
     return job_settings.recognise(path, given, known, tree.read)
+
+
+def screen(audit: Audit) -> str:
+    """Return all findings, those that are not patched first."""
+    if not audit.installed:
+        return "nothing was checked: no project that a patch is for is here"
+    where = f" in {audit.plan.site}" if audit.plan.site else ""
+    lines = [wrap(text, "  ", first="") for text in (", ".join(audit.installed) + where, audit.count())]
+    if audit.settings is None:
+        lines += _lines("NOT PATCHED", audit.of("open"), audit)
+        lines += _paragraph("NOT KNOWN FOR THIS SOURCE", audit.of("unknown-source"))
+        lines += _paragraph("PATCHED", audit.of("mended"))
+    else:
+        lines += _by_settings(audit, audit.settings)
+    lines += ["", "details of one: overlay audit --explain ID; everything as data: --json"]
+    if any(f"-> {_SELECT}" in line for line in lines):
+        lines.append("to select A and B beside the default patches: OVERLAY_PATCHES=all,A,B")
+    return "\n".join(lines)
+
+
+def _by_settings(audit: Audit, settings: JobSettings) -> list[str]:
+    lines: list[str] = []
+    for word in ("met", "untold"):
+        left = audit.answered(word, "open", "unknown-source")
+        others = [one for one in left if one.project not in settings.dialect.projects]
+        ours = [one for one in left if one not in others]
+        lines += _lines(f"NOT PATCHED, {ANSWERS[word].upper()}", ours, audit)
+        lines += _by_reason("NOT PATCHED, OF ANOTHER PROJECT", others, audit)
+    # A defect that these settings do not hit is still there: name the settings that spare the job.
+    spared = audit.answered("not-met", "open", "unknown-source")
+    lines += _by_reason(f"NOT PATCHED, {ANSWERS['not-met'].upper()}", spared, audit)
+    for word in ("met", "untold"):
+        lines += _paragraph(f"PATCHED, {ANSWERS[word].upper()}", audit.answered(word, "mended"))
+    lines += _title(f"PATCHED, {ANSWERS['not-met'].upper()}", audit.answered("not-met", "mended"))
+    return [*lines, *_unknown(settings)]
+
+
+def _by_reason(title: str, findings: list[Finding], audit: Audit) -> list[str]:
+    """Return the ids of findings, after each reason in the settings."""
+    lines = _title(title, findings)
+    for why in dict.fromkeys(audit.answers[one.defect].why for one in findings):
+        them = ", ".join(one.defect for one in findings if audit.answers[one.defect].why == why)
+        lines.append(wrap(f"{why}: {them}", "    ", first="  "))
+    return lines
+
+
+def _lines(title: str, findings: list[Finding], audit: Audit) -> list[str]:
+    """Return a line for each finding: what settings say of it, and the way out."""
+    lines = _title(title, findings)
+    for harm, them in _by_harm(findings):
+        lines.append(f"{harm}: {HARMS[harm]}")
+        for one in them:
+            why = f": {audit.answers[one.defect].why}" if one.defect in audit.answers else ""
+            lines.append(wrap(f"{one.defect}{why}{_way_out(one)}", "      ", first="  "))
+    return lines
+
+
+def _way_out(finding: Finding) -> str:
+    """Return the first thing that can be done, or else why nothing of ours can be."""
+    if finding.state == "unknown-source":
+        return ": not known for this source"
+    if finding.patch and finding.way_out == f"OVERLAY_PATCHES=all,{finding.patch}":
+        return f" -> {_SELECT}{finding.patch}"
+    first = finding.way_out.partition("; or ")[0]
+    return f" -> {first}" if first else f": {finding.reason}" if finding.reason else ""
+
+
+def _paragraph(title: str, findings: list[Finding]) -> list[str]:
+    """Return the ids of findings, after each harm."""
+    lines = _title(title, findings)
+    for harm, them in _by_harm(findings):
+        lines.append(wrap(f"{harm}: {', '.join(one.defect for one in them)}", "    ", first="  "))
+    return lines
+
+
+def defect_text(defect: Defect, finding: Finding | None = None) -> str:
+    """Return all about one defect."""
+    read = "read in the source; no run has shown it"
+    said = {
+        "When": defect.met,
+        "Upstream": ", ".join(defect.upstream) or "not reported",
+        "Fixed": f"{defect.project.name} {defect.fixed}" if defect.fixed else "in no release",
+        "Evidence": read if defect.shown == READ else f"measured by {defect.shown}",
+        "Patched by": defect.patch or "no patch",
+        "What to do": advice(defect) or ("" if defect.patch or defect.fixed else known_defects.NO_WORKAROUND),
+        "Tested by": defect.tried,
+    }
+    lines = [wrap(f"{defect.id} ({defect.harm}: {HARMS[defect.harm]})"), "", wrap(defect.summary), ""]
+    lines += [wrap(f"{what}: {text}") for what, text in said.items() if text]
+    if finding is not None:
+        here = [f"Here: {known_defects.DEFECT_STATES[finding.state]}", finding.reason, finding.way_out]
+        lines += ["", wrap(". ".join(filter(None, here)))]
+    return "\n".join(lines)
+
+
+def _unknown(settings: JobSettings) -> list[str]:
+    """Return how the settings were read, the keys that are unknown, and what may make them known."""
+    unknown, missing = settings.unknown(), settings.missing
+    said = [f"settings: {settings.file}, read as {settings.dialect.name}"]
+    if settings.elsewhere:
+        more = ", ".join(settings.elsewhere)
+        said.append(f"It takes more from {more}, which was not read: no default is assumed")
+    what = "which declares options and defaults, was not read"
+    said += [f"{path}, {what}: {why}" for path, why in missing.items() if why]
+    lines = ["", *(wrap(one, "  ", first="") for one in said), *_title("UNKNOWN SETTINGS", unknown)]
+    if unknown:
+        them = [f"{key} (did you mean {near}?)" if near else key for key, near in unknown.items()]
+        lines.append(wrap(", ".join(them), "  "))
+    if unknown and missing:
+        what = f"They may be options all the same: {', '.join(missing)} cannot be read here"
+        lines.append(wrap(what, "  "))
+    return lines
+
+
+def _title(title: str, what: Collection[object]) -> list[str]:
+    """Return a title with the number of what follows it, or nothing if there is nothing."""
+    return ["", f"{title} ({len(what)})"] if what else []
+
+
+def _by_harm(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
+    """Return the findings of each harm that there is, the worst first."""
+    found = [(harm, [one for one in findings if one.harm == harm]) for harm in HARMS]
+    return [(harm, them) for harm, them in found if them]

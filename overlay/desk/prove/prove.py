@@ -25,7 +25,7 @@ from overlay.model.text import table, wrap
 from overlay.runtime.engine import load_all
 from overlay.source.decide import version_of
 from overlay.source.registry import contract_of, environment
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.source.table import Row  # noqa: TC001 -- a field type
 from overlay.verdict import APPLY
 
@@ -154,7 +154,7 @@ class Prover:
         first = secrets.randbelow(2**31) if options.seed is None else options.seed
         self.seeds = [*range(first, first + SEEDS)]
         self._seconds, self._judged = options.timeout, options.judged
-        self._known, self._tree, self._table = engine.known(), InstalledTree(), engine.tested()
+        self._known, self._tree, self._table = engine.known(), Tree(), engine.tested()
         #: What a lock records beside the patched projects. None of it is imported.
         self.beside = {one.name: version_of(one, self._tree) for one in environment().RECORDED}
         self.surroundings = ", ".join(f"{name} {text or 'absent'}" for name, text in self.beside.items())

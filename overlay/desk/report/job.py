@@ -11,13 +11,12 @@ from collections import Counter
 from glob import glob
 
 from overlay.defect import HARMS
-from overlay.desk.output import counted, listed
 from overlay.desk.reading import record_of
 from overlay.effect import Effect, Figure, combined, told
 from overlay.errors import ReportError
 from overlay.ledger import Met, PatchStatus, SiteStatus, Status
 from overlay.model.record import TYPE_CHECKING, Record
-from overlay.model.text import wrap
+from overlay.model.text import counted, listed, wrap
 from overlay.records import agreement
 from overlay.records.lock import SOURCE_OF
 from overlay.records.run import ENDING, LEDGER, PROCESS

@@ -9,14 +9,15 @@ import time
 from overlay._version import __version__
 from overlay.desk.audit.audit import make_audit
 from overlay.desk.commands import OPT_IN
-from overlay.desk.output import EXIT_OK, counted, listed, say, show
+from overlay.desk.output import EXIT_OK, say, show
 from overlay.desk.report.job import noted, read
 from overlay.effect import told
 from overlay.errors import ReportError
 from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.text import counted, listed
 from overlay.model.whole import write_whole
 from overlay.source.known_defects import DEFECT_STATES
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 
 if TYPE_CHECKING:
     import argparse
@@ -160,7 +161,7 @@ def _defects(harms: Mapping[str, str], what: str) -> str:
     """Return how many known defects remain, and how many of them nobody notices."""
     count, silent = len(harms), sum(harm == "silent-wrong" for harm in harms.values())
     remain = f"{'is' if count == 1 else 'are'} {what}" if what else f"remain{'s' * (count == 1)}"
-    found = f"{count} known defect{'s' * (count > 1)} {remain}"
+    found = f"{counted(count, 'known defect')} {remain}"
     return f"{found}, {silent} of them silent." if silent else f"{found}."
 
 
@@ -288,7 +289,7 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         return EXIT_OK
     audits = []
     for site in arguments.audit or ([] if job else [None]):
-        tree = InstalledTree(site)
+        tree = Tree(site)
         plan = engine.plan_each(tree)
         view = view_of_plan(site or "this environment", plan)
         audits.append((view, make_audit(engine, plan, tree)))

@@ -16,7 +16,7 @@ from fake_upstream import PROJECT
 from overlay import cli
 from overlay.source.decide import installed
 from overlay.source.registry import environment, load_patches
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 
 PATCHES = Path(__file__).resolve().parents[3] / "patches"
 
@@ -36,11 +36,11 @@ UNKNOWN = "verl.strict-token-budget"
 def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "ray").mkdir()
-    found = installed((*environment().SHOWN, PROJECT), InstalledTree(str(tmp_path)))
+    found = installed((*environment().SHOWN, PROJECT), Tree(str(tmp_path)))
     assert [(one.version, one.where) for one in found] == [("", "")] * 3
     (tmp_path / "torch/__init__.py").touch()
     (tmp_path / "torch/version.py").write_text("__version__ = '9.9'\n")
-    found = installed(environment().SHOWN, InstalledTree(str(tmp_path)))
+    found = installed(environment().SHOWN, Tree(str(tmp_path)))
     assert (found[0].version, found[0].where) == ("9.9", str(tmp_path))
 
 

@@ -20,7 +20,7 @@ from overlay.effect import Effect
 from overlay.ledger import PatchStatus
 from overlay.records.run import lines
 from overlay.runtime.engine import Engine
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.source.table import TABLE_FILE, Row
 
 #: A pack of one patch, which counts, for an upstream of one function.
@@ -76,7 +76,7 @@ def program(tmp_path: Path) -> Path:
     (folder.parent / "__init__.py").write_text("")
     (folder / "__init__.py").write_text(PATCH.format(pack="overlay.patches"))
     (folder / "effect.py").write_text(EFFECT)
-    sites = {"up:double": InstalledTree(str(tmp_path)).digest("up:double")}
+    sites = {"up:double": Tree(str(tmp_path)).digest("up:double")}
     row = Row(patch="up.doubled", target="up", verdict="apply", variant="1", sites=sites)
     (folder.parent / TABLE_FILE).write_text(text_of({}, [row]))
     (tmp_path / "run.py").write_text(RUN)

@@ -19,7 +19,7 @@ from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
 from overlay.errors import PatchError
 from overlay.patch import Project, Target, replaced, variant
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.source.table import Row
 
 CHANGED = "def scale(value, factor=2):\n    return value + factor\n"
@@ -170,7 +170,7 @@ def late(folder: Path, *, optional: bool) -> Target:
     """Write a project of one function into a folder, and return it as a target of a patch."""
     folder.mkdir(exist_ok=True)
     (folder / "latepkg.py").write_text("def g(value):\n    return value\n")
-    sites = {"latepkg:g": InstalledTree(str(folder)).digest("latepkg:g")}
+    sites = {"latepkg:g": Tree(str(folder)).digest("latepkg:g")}
     for patch in ("fakeup.scale", "late"):
         TESTED.append(Row(patch=patch, target="latepkg", verdict="apply", variant="1", sites=sites))
     changed = replaced("latepkg:g", make_fixed)

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import runpy
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
@@ -99,6 +100,22 @@ def test_an_upstream_that_a_finder_in_front_imports_is_patched_late_and_named(
     assert importlib.util.find_spec("no_such_module") is None
     assert there.scale(1) == 200
     assert "fakeup.core was imported past overlay" in capsys.readouterr().err
+
+
+def test_no_thread_waits_for_what_the_session_imports(armed: Armed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be importing the very module that a factory is about to import."""
+    waits: list[bool] = []
+
+    def catch_up(_: object) -> None:
+        finder: Any = next(one for one in sys.meta_path if getattr(one, "overlay_finder", False))
+        other = threading.Thread(target=finder.find_spec, args=(f"{PACKAGE}.other", []), daemon=True)
+        other.start()
+        other.join(10)
+        waits.append(other.is_alive())
+
+    monkeypatch.setattr("overlay.runtime.session.Session.catch_up_late", catch_up)
+    core()
+    assert waits == [False]
 
 
 def test_whoever_asks_does_not_wait(armed: Armed) -> None:

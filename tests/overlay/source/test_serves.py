@@ -13,7 +13,7 @@ from fake_upstream import tested as note
 from overlay.patch import Patch, Target, replaced
 from overlay.patch import variant as variant_of
 from overlay.runtime.engine import Engine
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.source.table import Row
 from overlay.verdict import Verdict
 
@@ -74,7 +74,7 @@ def test_it_is_left_out_until_the_one_it_serves_is_there(
     wanted = variant_of("o", replaced("other:h", lambda _original, _module: lambda: "ours"))
     client = Target(project=OTHER, variants=(wanted,), optional=True)
     made = upstream.patch(others=(client,))
-    note(made, InstalledTree([str(upstream.root), str(home)]))
+    note(made, Tree([str(upstream.root), str(home)]))
     made = made.replace(targets=(made.targets[0].replace(serves="other"), *made.targets[1:]))
     engine = Engine(lambda: {made.id: made}, table=tables())
     try:

@@ -10,7 +10,7 @@ from fake_upstream import PROJECT, MemoryTree, Upstream, tables
 
 from overlay.errors import SourceError
 from overlay.source.decide import decide
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, st
 
 
 def test_nested_namespace_packages_are_walked_and_not_imported(namespaces: tuple[str, str]) -> None:
-    tree = InstalledTree()
+    tree = Tree()
     assert tree.has("fakens.inner.left:f")
     assert tree.has("fakens.inner.right:f")
     assert tree.has("fakens.inner")
     assert not tree.has("fakens.inner.middle")
     assert not tree.has("fakens.inner.left:g")
     assert not [name for name in sys.modules if name.startswith("fakens")]
-    one = InstalledTree(namespaces[0])
+    one = Tree(namespaces[0])
     assert one.has("fakens.inner.left")
     assert not one.has("fakens.inner.right")
 
@@ -44,9 +44,7 @@ def test_a_project_that_is_installed_elsewhere_is_named(tmp_path: Path) -> None:
         (tmp_path / name / "x.pth").write_text(text)
     (tmp_path / "one/verl.pth").write_text("")
     (tmp_path / "two/verl").mkdir()
-    said = InstalledTree([str(tmp_path / name) for name in folders]).remarks(
-        ["megatron.core", "slime", "verl"]
-    )
+    said = Tree([str(tmp_path / name) for name in folders]).remarks(["megatron.core", "slime", "verl"])
     assert [(line.split()[0], line.split()[5]) for line in said] == [
         ("megatron", f"{tmp_path}/one/x.pth"),
         ("slime", f"{tmp_path}/two/x.pth"),
@@ -61,33 +59,33 @@ def test_the_module_that_was_imported_is_the_one_that_counts(
     (other / "fakeup").mkdir()
     (other / "fakeup/core.py").write_text("def other(): pass\n")
     monkeypatch.syspath_prepend(str(other))
-    assert InstalledTree().has("fakeup.core:scale")
-    assert InstalledTree(str(other)).has("fakeup.core:other")
+    assert Tree().has("fakeup.core:scale")
+    assert Tree(str(other)).has("fakeup.core:other")
 
 
 def test_versions_come_from_the_source_and_metadata_is_told_apart(upstream: Upstream) -> None:
     info = upstream.root / "fakeup_dist-1.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fakeup-dist\nVersion: 1.1.0\n")
-    for tree in (InstalledTree(), InstalledTree(str(upstream.root))):
+    for tree in (Tree(), Tree(str(upstream.root))):
         assert PROJECT.read_version is not None
         assert PROJECT.read_version(tree.read) == "1.2.0"
         assert tree.metadata_version(PROJECT) == "1.1.0"
-    verdict = decide(upstream.patch(), InstalledTree(), tables())
+    verdict = decide(upstream.patch(), Tree(), tables())
     assert verdict.targets[0].metadata_version == "1.1.0"
 
 
 def test_source_that_cannot_be_decoded(upstream: Upstream) -> None:
     (upstream.root / "fakeup/core.py").write_bytes(b"# coding: utf-8\n\xff\xfe\n")
     with pytest.raises(SourceError):
-        InstalledTree().has("fakeup.core:scale")
+        Tree().has("fakeup.core:scale")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
 def test_source_is_decoded_as_python_does(upstream: Upstream, encoding: str) -> None:
     source = f"# -*- coding: {encoding.removesuffix('-sig')} -*-\ndef scale(value):\n    return '\u00e9'\n"
     (upstream.root / "fakeup/core.py").write_bytes(source.encode(encoding))
-    tree = InstalledTree(str(upstream.root))
+    tree = Tree(str(upstream.root))
     assert tree.digest("fakeup.core:scale") == MemoryTree({"m.py": source}).digest("m:scale")
 
 
@@ -100,21 +98,21 @@ def test_an_archive_without_sources_says_so(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
         archive.write(tmp_path / "m.pyc", "m.pyc")
     with pytest.raises(SourceError, match="without its source"):
-        InstalledTree(str(tmp_path / "m.zip")).has("m:f")
+        Tree(str(tmp_path / "m.zip")).has("m:f")
 
 
 def test_a_site_that_nothing_can_be_imported_from_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "broken.whl").write_bytes(b"PK\x03\x04 broken")
     for site in (tmp_path / "broken.whl", tmp_path / "nowhere", ""):
         with pytest.raises(SourceError, match="neither a folder nor an archive"):
-            InstalledTree(str(site))
+            Tree(str(site))
 
 
 @pytest.mark.parametrize("core", ["def f(:\n", "x = " + "-" * 100_000 + "1", "x = " + "(" * 1000, "x = \0"])
 def test_source_that_no_parser_takes(upstream: Upstream, core: str) -> None:
     upstream.write(core=core)
     with pytest.raises(SourceError, match="does not parse"):
-        InstalledTree().has("fakeup.core:scale")
+        Tree().has("fakeup.core:scale")
 
 
 def test_a_path_that_a_package_extends_when_it_is_imported(
@@ -126,10 +124,10 @@ def test_a_path_that_a_package_extends_when_it_is_imported(
     (other / "fakeup/mark.py").write_text("")
     monkeypatch.setattr(sys, "path", [*sys.path, str(other)])
     upstream.write(__init__="from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n")
-    assert not InstalledTree().has("fakeup.mark")
+    assert not Tree().has("fakeup.mark")
     upstream.load()
-    assert InstalledTree().has("fakeup.mark")
-    assert InstalledTree().has("fakeup.core:scale")
+    assert Tree().has("fakeup.mark")
+    assert Tree().has("fakeup.core:scale")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +147,7 @@ def test_metadata_that_an_installer_did_not_finish(
     info.mkdir()
     if metadata is not None:
         (info / "METADATA").write_bytes(metadata)
-    assert InstalledTree(str(upstream.root)).metadata_version(PROJECT) == version
+    assert Tree(str(upstream.root)).metadata_version(PROJECT) == version
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from overlay.runtime.engine import Engine
 from overlay.source import registry
 from overlay.source.known_defects import as_patch, load_defects
 from overlay.source.registry import load_patches
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.source.table import TABLE_FILE, Row, files_digest
 
 SITE = "fakeup.core:scale"
@@ -57,7 +57,7 @@ def beside(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
 
 def table(patch: Patch, **changes: Any) -> str:
-    tree = InstalledTree()
+    tree = Tree()
     row = Row(
         patch=patch.id,
         target="fakeup",

@@ -15,7 +15,7 @@ from first_row import row_of
 
 from overlay.patch import Patch, Project, Target, Variant, replaced, variant
 from overlay.runtime.engine import Engine
-from overlay.source.source import InstalledTree, Tree
+from overlay.source.source import Tree
 from overlay.source.table import Row, Table
 
 #: The fixture that makes engines over given patches.
@@ -141,7 +141,7 @@ class Upstream:
 
     def digest(self, site: str) -> str:
         """Return the digest of a site as it stands on disk now."""
-        found = InstalledTree(str(self.root)).digest(site)
+        found = Tree(str(self.root)).digest(site)
         assert found, site
         return found
 
@@ -169,7 +169,7 @@ class Upstream:
             targets=(Target(project=PROJECT, variants=variants), *more.pop("others", ())),
             **more,
         )
-        tested(patch, InstalledTree(str(self.root)))
+        tested(patch, Tree(str(self.root)))
         return patch
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from overlay.defect import READ, Defect, Dialect, above, switched
 from overlay.patch import Patch, Project, one_target, replaced, variant
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.source.table import Row, Table
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ RIGHT = "def f(x):\n    return x\n"
 ODD = "def f(x):\n    return 2 * x\n"
 
 
-def write(folder: Path, source: str = WRONG, version: str = "1.0") -> InstalledTree:
+def write(folder: Path, source: str = WRONG, version: str = "1.0") -> Tree:
     """Write the upstream, and return its tree."""
     (folder / "lib").mkdir(parents=True, exist_ok=True)
     (folder / "lib/__init__.py").write_text("")
     (folder / "lib/version.txt").write_text(version)
     (folder / "lib/core.py").write_text(source)
-    return InstalledTree(str(folder))
+    return Tree(str(folder))
 
 
 def make(original: Any, module: object) -> Any:

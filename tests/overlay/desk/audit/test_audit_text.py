@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from audit_cases import DIALECT, a_defect
 
-from overlay.desk.audit.audit import Audit
+from overlay.desk.audit.audit import Audit, screen
 from overlay.desk.audit.job_settings import JobSettings
-from overlay.desk.audit.text import screen
 from overlay.source.conditions import Answer
 from overlay.source.known_defects import Finding
 from overlay.verdict import Plan

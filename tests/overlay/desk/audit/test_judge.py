@@ -8,7 +8,7 @@ import pytest
 from audit_cases import ODD, RIGHT, WRONG, a_defect
 
 from overlay.defect import switched
-from overlay.desk.audit.text import defect_text, screen
+from overlay.desk.audit.audit import defect_text, screen
 from overlay.source import conditions
 from overlay.source.known_defects import DEFECT_STATES
 

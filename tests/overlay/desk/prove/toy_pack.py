@@ -11,7 +11,7 @@ from first_row import row_of
 
 from overlay.desk.prove.rows import text_of
 from overlay.patch import Patch, Project, one_target, replaced, variant
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.source.table import TABLE_FILE, Row
 
 CORE = "def scale(x, factor=2):\n    return x * factor + 1\n\n\ndef other(x):\n    return scale(x)\n"
@@ -98,7 +98,7 @@ class Toy:
 
     def record(self) -> None:
         """Write what the patches were tested on, the library as it is."""
-        tree = InstalledTree(str(self.folder))
+        tree = Tree(str(self.folder))
         project = Project(name="toylib", distributions=("toylib",), marker="toylib.core")
         parts = (replaced("toylib.core:scale", lambda original, _: original), "toylib.core:other")
         targets = one_target(project, variant("1", *parts))

@@ -21,7 +21,7 @@ from overlay.desk.report.page import OUTCOMES, headline, outcome, view_of_group,
 from overlay.errors import ReportError
 from overlay.ledger import STATES
 from overlay.runtime.engine import Engine
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 from overlay.verdict import VERDICTS
 
 ID = "verl.sft-balance"
@@ -166,7 +166,7 @@ def test_what_only_its_id_selects_is_not_to_be_applied(
     upstream: Upstream, engines: Callable[..., Engine]
 ) -> None:
     named = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading").replace(opt_in=True)
-    engine, tree = engines(upstream.patch(), named), InstalledTree()
+    engine, tree = engines(upstream.patch(), named), Tree()
     view = view_of_plan("here", engine.plan_each(tree))
     assert {name: outcome([view.word(name)]) for name in engine.known()} == {
         "fakeup.scale": "apply",

@@ -13,7 +13,7 @@ from command_line import clean
 from fake_upstream import write_files
 
 from overlay.desk.suite.report import read
-from overlay.source.source import InstalledTree
+from overlay.source.source import Tree
 
 #: `scale` is wrong, and `offset` right. Nothing imports `other`.
 CODE = {
@@ -220,7 +220,7 @@ class Workplace:
             "acme_suite/patches/__init__.py": "",
             "acme_suite/patches/fakesuite/__init__.py": "",
         }
-        tree = InstalledTree(str(self.repository))
+        tree = Tree(str(self.repository))
         rows = []
         for name, site in SITES.items():
             text = PATCH.replace("NAME", name).replace("SITE", site)
