@@ -16,7 +16,7 @@ from overlay.errors import OverlayError
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import counted
-from overlay.records.lock import Pin
+from overlay.records.pin import Pin
 from overlay.source.decide import Installed  # noqa: TC001 -- a field type
 
 if TYPE_CHECKING:

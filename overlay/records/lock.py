@@ -1,11 +1,7 @@
-"""Locks: what is decided in one environment, frozen, so that a later process can be held to it by a pin.
+"""Locks: what is decided in one environment, frozen, so that a later process can be held to it.
 
 A lock is plain data that ends with a digest of the rest. Two locks are compared as facts: a name that a
 person can read, and a value.
-
-Of a pinned process, what can be told without an upstream is compared at the start. The rest waits for the
-import of a target: at the start the path is not complete, and parsing every target would be paid for by
-processes that never use one.
 """
 
 from __future__ import annotations
@@ -15,14 +11,11 @@ import os
 import sys
 
 from overlay._version import __version__
-from overlay.errors import LockError, PinError
-from overlay.model.settings import DIGEST_PREFIX
-from overlay.model.text import listed
+from overlay.errors import LockError
 from overlay.model.whole import write_whole
 from overlay.source.decide import version_of
 from overlay.source.own_code import of_pack
-from overlay.source.registry import environment, load_patches, of_overlay, wanted_packs
-from overlay.verdict import LOUD
+from overlay.source.registry import environment, of_overlay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,9 +44,6 @@ WRITTEN = ("was", "is", "dropped", "added")
 SELECTED = ": selected"
 #: The most bytes of a lock's file.
 _LARGEST = 1 << 20
-_WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
-#: The most differences that are named, and the most patches in one line.
-_NAMED = 12
 
 
 def make_lock(static: Lock, verdicts: Iterable[Verdict], tree: Tree) -> Lock:
@@ -221,68 +211,3 @@ def write(lock: Lock) -> str:
 def save(path: str, lock: Lock) -> None:
     """Write a lock into a file completely, or leave the file as it was. Raises `OSError`."""
     write_whole(path, write(lock).encode())
-
-
-class Pin:
-    """What this process is held to: a lock, or the digest of one."""
-
-    def __init__(self, wanted: str, patches: Sequence[Patch]) -> None:
-        """Read the lock and compare what can be told now. Raises `LockError` or `PinError`."""
-        self.name = wanted
-        self._static = static_part(patches, wanted_packs())
-        self._digest = wanted.removeprefix(DIGEST_PREFIX) if wanted.startswith(DIGEST_PREFIX) else ""
-        #: The lock, as soon as it is known: a digest alone does not tell what it stands for.
-        self._lock: Lock | None = None
-        if self._digest:
-            return
-        self._lock = read(wanted)
-        here, locked = facts(self._static), facts(self._lock)
-        early = {
-            name: value
-            for name, value in locked.items()
-            if name in here or name.startswith("pack ") or name.endswith(SELECTED)
-        }
-        found = compare(early, here)
-        way_out = _WAY_OUT
-        if found and all(line.startswith(HELD[2:]) for line in found):
-            selection = selection_of(self._lock, load_patches())
-            way_out = (
-                f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run "
-                f"--pin` takes it by itself; {_WAY_OUT}"
-            )
-        if found:
-            lines = [listed(line.split(", "), _NAMED) for line in found]
-            raise PinError(_told(wanted, [listed(lines, _NAMED, "\n  ", "\n  ")], way_out))
-
-    def difference(self, verdict: Verdict, verdicts: Iterable[Verdict], tree: Tree) -> str:
-        """Return how the verdict on one patch differs from the locked one, empty if it does not."""
-        here = make_lock(self._static, verdicts, tree)
-        if self._lock is None:
-            if here["digest"] != self._digest:
-                digests = f"locked {self._digest[:12]}, here {here['digest'][:12]}"
-                return _told(self.name, [f"digest: {digests} (with a path, OVERLAY_PIN says what differs)"])
-            self._lock = here
-        names = {**here["environment"], **self._lock["environment"]}
-        concerned = (f"{verdict.patch}: ", *(f"{name} version" for name in names))
-        found = compare(facts(self._lock, concerned), facts(here, concerned))
-        return _told(self.name, found) if found else ""
-
-    def accepts(self, patch: str, outcome: str) -> bool:
-        """Return whether the lock was made where a patch was left out for this very reason."""
-        locked = {entry["id"]: entry["verdict"] for entry in (self._lock or {}).get("patch", ())}
-        return outcome in LOUD and locked.get(patch) == outcome
-
-
-def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
-    """Compare packs with a lock before their code is loaded. Raises `LockError` or `PinError`.
-
-    A digest stands for the whole lock and cannot be compared so early.
-    """
-    if wanted.startswith(DIGEST_PREFIX):
-        return
-    if found := compare(facts(read(wanted), ("pack ",)), facts(static_part((), packs), ("pack ",))):
-        raise PinError(_told(wanted, found))
-
-
-def _told(name: str, found: list[str], way_out: str = _WAY_OUT) -> str:
-    return "\n  ".join([f"this process differs from {name}:", *found, f"({way_out})"])

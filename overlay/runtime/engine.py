@@ -50,7 +50,7 @@ def load_all() -> dict[str, Patch]:
     packs = registry.wanted_packs()
     wanted = settings.pin()
     if wanted:
-        from overlay.records.lock import check_packs
+        from overlay.records.pin import check_packs
 
         check_packs(wanted, packs)
     for pack in packs:
@@ -190,7 +190,7 @@ class Engine:
                 chosen = [known[name] for name in selection.ids]
                 pin = None
                 if asked.pin:
-                    from overlay.records.lock import Pin
+                    from overlay.records.pin import Pin
 
                     pin = Pin(asked.pin, chosen)
                 calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
-    from overlay.records.lock import Pin
+    from overlay.records.pin import Pin
     from overlay.runtime.finder import FirstFinder
     from overlay.runtime.sites import InstalledSite
     from overlay.source.selection import Selection

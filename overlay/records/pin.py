@@ -1,0 +1,96 @@
+"""The pin: a lock that this process must reproduce.
+
+What can be told without an upstream is compared at the start. The rest waits for the import of a target: at
+the start the path is not complete, and parsing every target would be paid for by processes that never use
+one.
+"""
+
+from __future__ import annotations
+
+from overlay.errors import PinError
+from overlay.model.settings import DIGEST_PREFIX
+from overlay.model.text import listed
+from overlay.records import lock as locks
+from overlay.source.registry import load_patches, wanted_packs
+from overlay.verdict import LOUD
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from overlay.patch import Patch
+    from overlay.records.lock import Lock
+    from overlay.source.registry import Pack
+    from overlay.source.source import Tree
+    from overlay.verdict import Verdict
+
+_WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
+#: The most differences that are named, and the most patches in one line.
+_NAMED = 12
+
+
+class Pin:
+    """What this process is held to: a lock, or the digest of one."""
+
+    def __init__(self, wanted: str, patches: Sequence[Patch]) -> None:
+        """Read the lock and compare what can be told now. Raises `LockError` or `PinError`."""
+        self.name = wanted
+        self._static = locks.static_part(patches, wanted_packs())
+        self._digest = wanted.removeprefix(DIGEST_PREFIX) if wanted.startswith(DIGEST_PREFIX) else ""
+        #: The lock, as soon as it is known: a digest alone does not tell what it stands for.
+        self._lock: Lock | None = None
+        if self._digest:
+            return
+        self._lock = locks.read(wanted)
+        here, locked = locks.facts(self._static), locks.facts(self._lock)
+        early = {
+            name: value
+            for name, value in locked.items()
+            if name in here or name.startswith("pack ") or name.endswith(locks.SELECTED)
+        }
+        found = locks.compare(early, here)
+        way_out = _WAY_OUT
+        if found and all(line.startswith(locks.HELD[2:]) for line in found):
+            selection = locks.selection_of(self._lock, load_patches())
+            way_out = (
+                f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run "
+                f"--pin` takes it by itself; {_WAY_OUT}"
+            )
+        if found:
+            lines = [listed(line.split(", "), _NAMED) for line in found]
+            raise PinError(_told(wanted, [listed(lines, _NAMED, "\n  ", "\n  ")], way_out))
+
+    def difference(self, verdict: Verdict, verdicts: Iterable[Verdict], tree: Tree) -> str:
+        """Return how the verdict on one patch differs from the locked one, empty if it does not."""
+        here = locks.make_lock(self._static, verdicts, tree)
+        if self._lock is None:
+            if here["digest"] != self._digest:
+                digests = f"locked {self._digest[:12]}, here {here['digest'][:12]}"
+                return _told(self.name, [f"digest: {digests} (with a path, OVERLAY_PIN says what differs)"])
+            self._lock = here
+        names = {**here["environment"], **self._lock["environment"]}
+        concerned = (f"{verdict.patch}: ", *(f"{name} version" for name in names))
+        found = locks.compare(locks.facts(self._lock, concerned), locks.facts(here, concerned))
+        return _told(self.name, found) if found else ""
+
+    def accepts(self, patch: str, outcome: str) -> bool:
+        """Return whether the lock was made where a patch was left out for this very reason."""
+        locked = {entry["id"]: entry["verdict"] for entry in (self._lock or {}).get("patch", ())}
+        return outcome in LOUD and locked.get(patch) == outcome
+
+
+def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
+    """Compare packs with a lock before their code is loaded. Raises `LockError` or `PinError`.
+
+    A digest stands for the whole lock and cannot be compared so early.
+    """
+    if wanted.startswith(DIGEST_PREFIX):
+        return
+    if found := locks.compare(
+        locks.facts(locks.read(wanted), ("pack ",)), locks.facts(locks.static_part((), packs), ("pack ",))
+    ):
+        raise PinError(_told(wanted, found))
+
+
+def _told(name: str, found: list[str], way_out: str = _WAY_OUT) -> str:
+    return "\n  ".join([f"this process differs from {name}:", *found, f"({way_out})"])
