@@ -375,8 +375,10 @@ class _Script:
                 found += re.sub(r"\s", _QUOTED, part[1:-1])
             elif part[0] == "(":
                 found += part
+            elif quoted and part[1] not in '$`"\\\n':
+                found += part
             else:
-                found += part if quoted and part[1] not in '$`"\\\n' else part[1:].strip("\n")
+                found += re.sub(r"\s", _QUOTED, part[1:].strip("\n"))
         return found
 
     def _variable(self, part: str, *, quoted: bool) -> str | None:

@@ -100,6 +100,7 @@ def said(found: JobSettings, *when: Condition) -> Answer:
         ("A=('--ranks 2')\nx --fast ${A[@]}", "met", "ranks is 2"),
         ("A=('--ranks 2')\nx --fast --other y \"${A[@]}\"", "not-met", "ranks is 1"),
         ('A=(--ranks 2) # it\'s\nx --fast "${A[@]}" "$@"', "met", "ranks is 2"),
+        ("x --other y\\ --ranks\\ 2 --fast", "not-met", "ranks is 1"),
         ("set -- --fast\nx --ranks 2 $@", "untold", "fast is not in the file"),
         ("x --ranks 2 ${NEVER[@]}", "not-met", "fast is off"),
         ("bash y.sh --ranks 2", "untold", "fast is not in the file"),

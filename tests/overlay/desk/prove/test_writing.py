@@ -114,7 +114,7 @@ def test_what_a_person_has_to_judge_is_refused_until_it_is_judged(toy: Toy, core
         (UNKNOWN.replace("def other", "def another"), "right", "no variant of it fits toylib 1.2.0 (1: "),
         ("def scale(:", "right", "does not parse"),
         (CORE, "right", "apply"),
-        (ELSEWHERE, "raises", "ZeroDivisionError"),
+        (ELSEWHERE, "raises", "AssertionError"),
         # What the patch would undo of this source.
         (ELSEWHERE, "undoes", "with the patch: wrong: another result than without the patch"),
         (ELSEWHERE, "lacks", "no_such_package is not installed"),

@@ -52,7 +52,7 @@ CONTRACT = Contract(check=with_patches(wrong, "toy/toylib.{id}"){more})
 #: By patch, what its contract does before it looks, and how else it is made.
 KINDS = {
     "right": ("", ""),
-    "raises": ("raise ZeroDivisionError('of its own')", ""),
+    "raises": ("assert False, 'of its own'", ""),
     "hangs": ("import os, time; os.system('setsid sleep 600 & echo $! >> started'); time.sleep(600)", ""),
     "dies": ("import os; print('about to die', flush=True); os.abort()", ""),
     "leaves": ("raise SystemExit(0)", ""),
