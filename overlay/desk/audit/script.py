@@ -373,9 +373,7 @@ class _Script:
                 found += self._text(part[1:-1], quoted=True)
             elif part[0] == "'":
                 found += re.sub(r"\s", _QUOTED, part[1:-1])
-            elif part[0] == "(":
-                found += part
-            elif quoted and part[1] not in '$`"\\\n':
+            elif part[0] == "(" or (quoted and part[1] not in '$`"\\\n'):
                 found += part
             else:
                 found += re.sub(r"\s", _QUOTED, part[1:].strip("\n"))
