@@ -15,9 +15,10 @@ import torch
 from megatron.core import parallel_state as mpu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.enums import ModelType
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import MegatronModule
 
-from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.compat.slime_on_cpu import import_slime
 from overlay.compat.slime_on_cpu.reward_groups import Unset
@@ -54,7 +55,10 @@ class Trained:
             global_batch_size=1,
             n_samples_per_prompt=1,
         )
-        config = parts.small_transformer(num_layers=MATRICES, fp16=half)
+        config: Any = TransformerConfig(
+            num_layers=MATRICES, hidden_size=8, num_attention_heads=2, fp16=half,
+            use_cpu_initialization=True, gradient_accumulation_fusion=False,
+        )  # fmt: skip
         self.model = Model(config, starts(seed))
         if half:
             self.model.half()
@@ -65,9 +69,10 @@ class Trained:
             **{name: True for name in flags if name != "align_grad_reduce"},
         )
         self.ddp = DistributedDataParallel(config, overlapped, self.model)
-        adam = {"lr": RATE, "fp16": half, "adam_eps": EPSILON, "adam_beta1": 0.9, "adam_beta2": 0.99}
+        adam = {"optimizer": "adam", "weight_decay": 0.0, "clip_grad": 0.0}
+        adam |= {"lr": RATE, "fp16": half, "adam_eps": EPSILON, "adam_beta1": 0.9, "adam_beta2": 0.99}
         gathered = {name: True for name in flags if name == "overlap_param_gather"}
-        self.optimizer = parts.optimizer(self.ddp, **adam | options | gathered)
+        self.optimizer = get_megatron_optimizer(OptimizerConfig(**adam | options | gathered), [self.ddp])
 
     def rollout(self, number: int, micro_batches: Sequence[int], weight: float = 1.0) -> list[float]:
         """Train on a rollout in as many steps as there are numbers of micro-batches, and return their norms.
