@@ -98,13 +98,12 @@ def replacements() -> list[tuple[Any, str, object]]:
     on_cuda: dict[str, object] = {
         "is_available": _no,
         "is_current_stream_capturing": _no,
-        "current_device": _current_device,
+        # No number: that of a GPU would be meant.
+        "current_device": lambda: torch.device("cpu"),
         "Stream": Stream,
         "Event": Event,
         "current_stream": Stream,
         "default_stream": Stream,
-        "stream": _entered,
-        "device": _entered,
         "default_generators": _Generators((torch.default_generator,)),
         "_lazy_call": _at_once,
         "_lazy_init": _nothing,
@@ -112,6 +111,8 @@ def replacements() -> list[tuple[Any, str, object]]:
         "get_device_properties": lambda _device=None: Properties(),
         "get_device_capability": lambda _device=None: (Properties.major, Properties.minor),
         "get_device_name": lambda _device=None: Properties.name,
+        # The context of a stream or a device: there is one.
+        **dict.fromkeys(("stream", "device"), lambda _what=None: contextlib.nullcontext()),
         **dict.fromkeys(quiet, _nothing),
         **dict.fromkeys(unknown, _no_bytes),
         **_random_state(),
@@ -161,11 +162,6 @@ def _random_state() -> dict[str, object]:
     }
 
 
-def _current_device() -> torch.device:
-    """Return the device on which everything lives. No number: that of a GPU would be meant."""
-    return torch.device("cpu")
-
-
 def _no(*_args: object, **_kwargs: object) -> bool:
     return False
 
@@ -182,8 +178,3 @@ def _nothing(*_args: object, **_kwargs: object) -> None:
 def _at_once(call: Any, **_kwargs: object) -> None:
     """Call what would wait for the device to be there."""
     call()
-
-
-def _entered(_what: object = None) -> contextlib.nullcontext[None]:
-    """Return the context of a stream or a device: there is one."""
-    return contextlib.nullcontext()

@@ -6,7 +6,7 @@ The engine, the loss functions, the schedule, data parallelism and the model are
 - loading a checkpoint: the engine is made without its `__init__`, and the weights are random;
 - with sequence parallelism, CUDA's random state, and the norms, whose version for the CPU refuses it;
 - where Megatron cannot be asked for dynamic context parallel groups, as no release can without
-  `megatron.dynamic-cp-names`, and for numbers of ranks that are no power of two, the groups and their getter.
+  `megatron.dynamic-cp-names`, the groups and their getter.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def parallel_state(
     """
     ranks = dist.get_world_size() // (tensor * pipeline)
     known = "dynamic_context_parallel" in inspect.signature(mpu.initialize_model_parallel).parameters
-    own = known and not ranks & (ranks - 1)
-    settings = {"dynamic_context_parallel": True} if own else {}
+    # Of other numbers of ranks Megatron makes none, and no case asks for them.
+    settings = {"dynamic_context_parallel": True} if known and not ranks & (ranks - 1) else {}
     mpu.initialize_model_parallel(
         tensor,
         pipeline,
@@ -90,7 +90,7 @@ def parallel_state(
         create_gloo_process_groups=False,
         **settings,
     )
-    groups = contextlib.nullcontext() if own else dynamic_groups()
+    groups = contextlib.nullcontext() if known else dynamic_groups()
     try:
         # Sequence parallelism keeps a random state of its own for dropout, on CUDA. Here nothing is dropped.
         with groups, replaced(CudaRNGStatesTracker, "fork", _no_fork):
@@ -103,15 +103,15 @@ def parallel_state(
 def dynamic_groups() -> Iterator[None]:
     """Give Megatron's parallel state the getter of dynamic context parallel groups, and the groups.
 
-    A data parallel group of W ranks is cut into runs of C neighbours, for each C of
-    `group_sizes(W)` and no other: to ask for another is a `KeyError`, as it is with Megatron's own groups.
+    A data parallel group of W ranks is cut into runs of C neighbours, for each power of two up to W, and no
+    other: to ask for another is a `KeyError`, as it is with Megatron's own groups.
     """
     own: dict[int, Any] = {}
     members: list[list[int] | None] = [None] * dist.get_world_size()
     dist.all_gather_object(members, dist.get_process_group_ranks(mpu.get_data_parallel_group()))
     whole = sorted({tuple(group) for group in members if group})
     ranks = len(whole[0])
-    for size in group_sizes(ranks):
+    for size in (2**exponent for exponent in range(ranks.bit_length())):
         for group in whole:
             for start in range(0, ranks, size):
                 # Creating a group is collective: all ranks create all of them, in the same order.
@@ -125,22 +125,9 @@ def dynamic_groups() -> Iterator[None]:
         del check_initialized
         return own[group_size]
 
-    name = "get_dynamic_data_context_parallel_groups"
-    if hasattr(mpu, name):
-        # It looks here, and a function of the patch's is not to be replaced while the patch may come and go.
-        kept = mpu._HYBRID_DP_CP_GROUPS  # noqa: SLF001 - where Megatron keeps its own
-        kept.update(own)
+    getter = get_dynamic_data_context_parallel_groups
+    with replaced(mpu, getter.__name__, getter):
         yield
-        kept.clear()
-        return
-    with replaced(mpu, name, get_dynamic_data_context_parallel_groups):
-        yield
-
-
-def group_sizes(ranks: int) -> list[int]:
-    """Return the sizes C for which there are groups: the powers of two that divide W = `ranks`, and W."""
-    powers = {2**exponent for exponent in range(ranks.bit_length()) if ranks % 2**exponent == 0}
-    return sorted(powers | {ranks})
 
 
 @dataclasses.dataclass(frozen=True)

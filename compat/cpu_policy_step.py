@@ -16,7 +16,6 @@ from overlay.compat.cpu_steps import judged, seed, watched
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
 
 
 def run_ppo(  # noqa: PLR0915 -- one step, from the batch to the verdict
@@ -42,9 +41,6 @@ def run_ppo(  # noqa: PLR0915 -- one step, from the batch to the verdict
 
     noise = torch.Generator().manual_seed(seed() + 3)
 
-    def per_response(make: Callable[[int], torch.Tensor]) -> Any:
-        return cpu_engine.nested([make(length) for length in responses])
-
     now = [
         cpu_reference.log_probs(weights, row, heads=cpu_engine.HEADS, rope=rope).detach() for row in tokens
     ]
@@ -65,23 +61,22 @@ def run_ppo(  # noqa: PLR0915 -- one step, from the batch to the verdict
     batch["advantages"] = cpu_engine.nested(gains)
     before = [row[-len(shift) :].float() + shift for row, shift in zip(now, shifts, strict=True)]
     batch["old_log_probs"] = cpu_engine.nested(before)
-    batch["ref_log_prob"] = per_response(lambda length: -2 + torch.randn(length, generator=noise))
+    anchors = [-2 + torch.randn(length, generator=noise) for length in responses]
+    batch["ref_log_prob"] = cpu_engine.nested(anchors)
     if entropy:
         tu.assign_non_tensor(batch, calculate_entropy=True)
     config = ActorConfig(
         strategy="megatron", rollout_n=1, loss_agg_mode=mode, ppo_micro_batch_size_per_gpu=1,
         entropy_coeff=entropy, use_kl_loss=bool(kl), kl_loss_coef=kl, kl_loss_type="mse",
     )  # fmt: skip
-    advantages, old = batch["advantages"].unbind(), batch["old_log_probs"].unbind()
-    anchors = batch["ref_log_prob"].unbind()
 
     def token_terms(per_sequence: Any) -> list[torch.Tensor]:
         terms = []
-        for both, advantage, before, anchor, mask in zip(
-            per_sequence, advantages, old, anchors, masks, strict=True
+        for both, advantage, old, anchor, mask in zip(
+            per_sequence, gains, before, anchors, masks, strict=True
         ):
             row, spread = both[:, -len(mask) :]
-            change = (row - before.double()).exp()
+            change = (row - old.double()).exp()
             clipped = change.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
             worst = torch.maximum(-advantage * change, -advantage * clipped)
             bounded = torch.where(

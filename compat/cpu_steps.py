@@ -95,10 +95,11 @@ def judged(
 
     """
     gradients = cpu_engine.gradients_of(engine)
-    _, error = cpu_engine.compare(gradients, reference)
+    ratio, error = cpu_engine.compare(gradients, reference)
     source = engine.is_mp_src_rank_with_outputs()
     metrics = cpu_engine.reported_metrics(engine, output) if source else {}
     return {
+        "ratio": ratio,
         "error": error,
         "worst": worst(gradients, reference),
         "turned": turned(gradients, reference),

@@ -35,10 +35,13 @@ def main(arguments: Sequence[str]) -> int:
         import overlay
 
         overlay.enable()
+    import pytest
+
+    sys.argv = ["pytest", *rest]
     with no_triton(), cuda_on_cpu():
         for module in modules:
             importlib.import_module(module)
-        return run(ranks, lambda: _pytest(rest))
+        return run(ranks, lambda: int(pytest.main(rest)))
 
 
 def run(ranks: int, work: Callable[[], int]) -> int:
@@ -110,13 +113,6 @@ def _fork(rank: int, ranks: int, bound: socket.socket, work: Callable[[], int]) 
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-
-
-def _pytest(arguments: list[str]) -> int:
-    import pytest
-
-    sys.argv = ["pytest", *arguments]
-    return int(pytest.main(arguments))
 
 
 if __name__ == "__main__":

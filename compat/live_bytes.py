@@ -46,6 +46,11 @@ class LiveBytes(TorchDispatchMode):
             self._count(out)
         return out
 
+    def alive(self) -> int:
+        """Return the bytes that are alive on a CPU now."""
+        self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
+        return sum(size for _, size in self._live.values())
+
     def _count(self, out: Any) -> None:
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
@@ -56,6 +61,5 @@ class LiveBytes(TorchDispatchMode):
                     self._live[key] = StorageWeakRef(storage), size
         # Below the peak it does not matter what is still alive, and to look takes longer than an operation.
         if self._bytes > self.peak:
-            self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
-            self._bytes = sum(size for _, size in self._live.values())
+            self._bytes = self.alive()
             self.peak = max(self.peak, self._bytes)

@@ -21,9 +21,12 @@ import contextlib
 import os
 import sys
 import typing
+from functools import wraps
+from inspect import isfunction, signature
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.version import Version
 
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.compat.no_triton import no_triton
@@ -53,10 +56,11 @@ def pytest_configure(config: pytest.Config) -> None:
     from megatron.core import utils
 
     undo = contextlib.ExitStack()
-    undo.enter_context(replaced(torch.cuda, "device_count", _ranks))
-    undo.enter_context(replaced(torch.cuda, "get_device_capability", _capability))
+    undo.enter_context(replaced(torch.cuda, "device_count", lambda: int(os.environ.get("WORLD_SIZE", "1"))))
+    # An older device, for which no kernel of this century is chosen.
+    undo.enter_context(replaced(torch.cuda, "get_device_capability", lambda _device=None: (7, 0)))
     if not getattr(utils, "HAVE_TE", False):
-        undo.enter_context(replaced(utils, "get_te_version", _no_version))
+        undo.enter_context(replaced(utils, "get_te_version", lambda: Version("0")))
         for owner, name, value in _own_layers():
             undo.enter_context(replaced(owner, name, value))
     groups = _Groups(state)
@@ -67,14 +71,13 @@ def pytest_configure(config: pytest.Config) -> None:
     name = "tests.test_utils.python_scripts.download_unit_tests_dataset"
     with contextlib.suppress(ImportError):
         __import__(name)
-        undo.enter_context(replaced(sys.modules[name], "download_and_extract_asset", _nothing))
+        # What would be downloaded is for tests that are not run.
+        undo.enter_context(replaced(sys.modules[name], "download_and_extract_asset", lambda *_, **__: None))
     config.add_cleanup(undo.close)
 
 
 def _own_layers() -> Iterator[tuple[Any, str, object]]:
     """Yield what makes layers of Transformer Engine (module, name), and what makes Megatron's own instead."""
-    from inspect import isfunction, signature
-
     from megatron.core.models.gpt import gpt_layer_specs as specs
     from megatron.core.transformer.moe import moe_utils
 
@@ -89,9 +92,6 @@ def _own_layers() -> Iterator[tuple[Any, str, object]]:
 
 def _own(asked: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
     """Return `make` for callers of `asked`, without what it does not know, and without Transformer Engine."""
-    from functools import wraps
-    from inspect import signature
-
     parameters, known = signature(asked), signature(make).parameters
 
     @wraps(asked)
@@ -111,12 +111,8 @@ def pytest_collection() -> Iterator[None]:
     """Let no test be skipped because there is no device."""
     import torch
 
-    with replaced(torch.cuda, "is_available", _yes):
+    with replaced(torch.cuda, "is_available", lambda: True):
         return (yield)
-
-
-def _yes() -> bool:
-    return True
 
 
 class _Groups:
@@ -148,22 +144,3 @@ class _Groups:
                 destroy(group)
 
         return destroy_process_group
-
-
-def _ranks() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _capability(_device: object = None) -> tuple[int, int]:
-    """Return that of an older device, for which no kernel of this century is chosen."""
-    return (7, 0)
-
-
-def _no_version() -> Any:
-    from packaging.version import Version
-
-    return Version("0")
-
-
-def _nothing(*_args: object, **_kwargs: object) -> None:
-    """Return at once: what would be downloaded is for tests that are not run."""

@@ -49,7 +49,7 @@ def run_cases(
         folder: Where the ranks write.
         overlay: Whether overlay is enabled on the ranks.
         patches: Which of its patches, if it is.
-        program: The file that each rank runs: its name if it is beside this one, or its path.
+        program: The file beside this one that each rank runs.
         release: A folder that comes first on the ranks' path.
         te: Whether there is a stand-in for Transformer Engine, or the version that it stands for.
         only: Names of the cases that are run (of `engine_main`), if not all.
@@ -116,10 +116,9 @@ def main(arguments: list[str]) -> int:
     sys.argv = [path, *rest]
     # Overlay first, as the program wants it; what is below imports torch.
     program = importlib.import_module(program_path.stem)
-    if rest[0]:
-        cases = importlib.import_module(rest[0])
-        if hasattr(cases, "warm"):
-            cases.warm()
+    cases = importlib.import_module(rest[0])
+    if hasattr(cases, "warm"):
+        cases.warm()
     from overlay.compat.forked_ranks import run
 
     def work() -> int:

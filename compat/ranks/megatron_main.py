@@ -1,8 +1,8 @@
 """What every rank of a job with Megatron alone does: runs the cases of a module, one after the other.
 
-Arguments: the module's name, a folder, and the names of cases if not all are run. A module has
-`cases(world)`, which returns an ordered list of (name, sizes, function): sizes by the keys of `KEYWORDS`. A
-function is run on all ranks in this layout and returns something that JSON can hold.
+Arguments: the module's name, and a folder. A module has `cases(world)`, which returns an ordered list of
+(name, sizes, function): sizes by the keys of `KEYWORDS`. A function is run on all ranks in this layout and
+returns something that JSON can hold.
 """
 
 from __future__ import annotations
@@ -49,15 +49,12 @@ _SIGNATURE = inspect.signature(parallel_state.initialize_model_parallel)
 WITHOUT_GLOO = {name: False for name in ("create_gloo_process_groups",) if name in _SIGNATURE.parameters}
 
 
-def main(module: str, folder: Path, only: list[str]) -> None:
+def main(module: str, folder: Path, _only: list[str]) -> None:
     """Run the cases, and write what each of them returned or raised."""
     with (folder / f"rank{os.environ['RANK']}.jsonl").open("w", encoding="utf-8") as report, cuda_on_cpu():
         dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-        known = importlib.import_module(module).cases(dist.get_world_size())
         layout = None
-        for name, sizes, case in known:
-            if only and name not in only:
-                continue
+        for name, sizes, case in importlib.import_module(module).cases(dist.get_world_size()):
             if sizes != layout:
                 parallel_state.destroy_model_parallel()
                 keywords = {KEYWORDS[key]: size for key, size in sizes.items()}

@@ -106,10 +106,7 @@ class Job:
 
     def slices(self, values: Sequence[Any]) -> list[Any]:
         """Return this rank's zigzag slices of values of the responses [R]."""
-        if self.args.qkv_format == "bshd":
-            more: tuple[Any, ...] = ("bshd", self.longest)
-        else:
-            more = ()
+        more: tuple[Any, ...] = ("bshd", self.longest) if self.padded else ()
         parts = zip(values, self.totals, self.responses, strict=True)
         return [self.cp.slice_log_prob_with_cp(*part, *more) for part in parts]
 

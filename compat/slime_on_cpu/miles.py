@@ -100,15 +100,9 @@ class _Loss(ModuleType):
 class _Slices(ModuleType):
     """slime's `cp_utils`, of miles."""
 
-    @staticmethod
-    def slice_with_cp(*given: Any) -> Any:
+    def __getattr__(self, name: str) -> Any:
         _know_ranks()
-        return _module("cp_utils").slice_with_cp(*given)
-
-    @staticmethod
-    def slice_log_prob_with_cp(*given: Any) -> Any:
-        _know_ranks()
-        return _module("cp_utils").slice_log_prob_with_cp(*given)
+        return getattr(_module("cp_utils"), name)
 
 
 def as_slime(name: str) -> ModuleType:

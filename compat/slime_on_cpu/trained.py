@@ -102,8 +102,8 @@ class Trained:
         for name in ("reduce_train_step_metrics", "train_metric_utils"):
             if hasattr(module, name):
                 setattr(module, name, MagicMock(return_value={}))
-        more = {"global_batch_sizes": [1] * len(micro_batches)}
-        taken = inspect.signature(module.train).parameters
+        sizes = {"global_batch_sizes": [1] * len(micro_batches)}
+        more = sizes if {*sizes} <= {*inspect.signature(module.train).parameters} else {}
         norms: list[float] = []
         take = module.train_one_step
 
@@ -112,7 +112,6 @@ class Trained:
             norms.append(float(found[1]))
             return found
 
-        more = {name: value for name, value in more.items() if name in taken}
         with replaced(module, "train_one_step", step):
             rest = [MagicMock()], list(micro_batches)
             module.train(number, [self.ddp], self.optimizer, MagicMock(), *rest, **more)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 from typing import TYPE_CHECKING
 
+from overlay.patches._partition.packing import first_fit
 from sources.git_sources import fetch
 
 if TYPE_CHECKING:
@@ -26,17 +27,3 @@ def scheduler(lengths: Sequence[int], parts: int, cap: int) -> list[list[int]]:
     bins: list[list[int]] = module["first_fit_pack"](lengths, cap)
     module["expand_bins_by_splitting"](bins, parts, lengths)
     return bins
-
-
-def first_fit(lengths: Sequence[int], cap: int) -> list[list[int]]:
-    """Put each sample, in order, into the first part with room for it, or into a new one."""
-    parts: list[list[int]] = []
-    sums: list[int] = []
-    for index, length in enumerate(lengths):
-        place = next((place for place, tokens in enumerate(sums) if tokens + length <= cap), len(sums))
-        if place == len(sums):
-            parts.append([])
-            sums.append(0)
-        parts[place].append(index)
-        sums[place] += length
-    return parts

@@ -6,7 +6,6 @@ scripts/demo audit
 from __future__ import annotations
 
 import argparse
-import sys
 
 from overlay.cli import main as overlay
 
@@ -16,7 +15,3 @@ def main(arguments: list[str] | None = None) -> int:
     argparse.ArgumentParser(prog="scripts/demo audit", description=__doc__).parse_args(arguments)
     code = overlay(["audit"])
     return 0 if code == 1 else code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

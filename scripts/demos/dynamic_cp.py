@@ -145,7 +145,7 @@ def cases(_world: int) -> list[tuple[str, int, int, Callable[[], Row]]]:
         if failed:
             raise RuntimeError(f"after {failed[0]}")
         try:
-            return _train(*CASES[case], seed=int(os.environ["OVERLAY_TEST_SEED"]))
+            return _train(*CASES[case])
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what this case shows
             failed.append(case)
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -154,41 +154,13 @@ def cases(_world: int) -> list[tuple[str, int, int, Callable[[], Row]]]:
     return [(case, 1, 1, functools.partial(run, case)) for case in CASES]
 
 
-def _train(lengths: tuple[int, ...], micro_batches: int, *, seed: int) -> Row:
+def _train(lengths: tuple[int, ...], micro_batches: int) -> Row:
     """Run one forward and backward of the batch, and hold it against one process."""
-    from verl.utils import megatron_utils
-    from verl.utils import tensordict_utils as tu
-    from verl.workers.utils.losses import sft_loss
+    from overlay.compat.cpu_steps import run_sft
 
-    from overlay.compat import cpu_engine, cpu_reference
-    from overlay.compat.cuda_on_cpu import replaced
-
-    engine = cpu_engine.build_engine(cap=CAP, seed=seed)
-    batch = cpu_engine.random_batch(
-        lengths, seed=seed, micro_batch_size_per_gpu=len(lengths) // micro_batches
-    )
-    true, reference = cpu_reference.loss_and_gradient(
-        cpu_engine.weights_of(engine),
-        batch["input_ids"].unbind(),
-        cpu_reference.token_mean_loss(batch["loss_mask"].unbind()),
-        heads=cpu_engine.HEADS,
-    )
-    sizes: list[int | None] = []
-    split = megatron_utils.dynamic_cp_split_batch
-
-    def noting_split(*given: Any, **named: Any) -> Any:
-        part = split(*given, **named)
-        sizes.append(tu.get_non_tensor_data(part, "local_cp_size", default=None))
-        return part
-
-    with replaced(megatron_utils, "dynamic_cp_split_batch", noting_split):
-        output = cpu_engine.train(engine, batch, functools.partial(sft_loss, None))
     # Without overlay every rank is a source of outputs, and they report the same.
-    reported = (
-        cpu_engine.reported_metrics(engine, output)["loss"] if engine.is_mp_src_rank_with_outputs() else None
-    )
-    ratio, error = cpu_engine.compare(cpu_engine.gradients_of(engine), reference)
-    return {"sizes": sizes, "ratio": ratio, "error": error, "reported": reported, "true": true}
+    step = run_sft(lengths=list(lengths), cap=CAP, micro_batch_size_per_gpu=len(lengths) // micro_batches)
+    return {**step, "true": step["loss"], "sizes": [part["size"] for part in step["seen"]]}
 
 
 # --- showing ---

@@ -48,7 +48,3 @@ def main(arguments: list[str] | None = None) -> int:
         if line.startswith("overlay: "):
             print(line)
     return done.returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

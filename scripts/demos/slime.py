@@ -147,7 +147,3 @@ def say(text: str) -> None:
     # At once: releases are run in threads, and `print` writes the end of the line by itself.
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

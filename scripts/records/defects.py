@@ -23,8 +23,6 @@ from records.patches import link
 from sources import releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from overlay.defect import Defect
     from overlay.patch import Patch
     from overlay.source.table import Row
@@ -101,7 +99,8 @@ def page() -> str:
     signs = [f"{sign}  {words}" for sign, words in SIGNS.values()]
     parts = [HEAD, "| harm | meaning |", "|---|---|", *harms, "", "```text", *signs, "```", ""]
     for project in dict.fromkeys(defect.project.name for defect in defects.values()):
-        ours = _sorted(defect for defect in defects.values() if defect.project.name == project)
+        ours = [defect for defect in defects.values() if defect.project.name == project]
+        ours.sort(key=lambda one: (list(HARMS).index(one.harm), one.id))
         rows = [one for one in listed if any(defect.id in found[one.name] for defect in ours)]
         parts += [f"## {project}", "", "```text", *_table(ours, rows, found), "```", ""]
         for harm in HARMS:
@@ -109,11 +108,6 @@ def page() -> str:
                 said = [_entry(defect, patches) for defect in members]
                 parts += [f"### {project}: {harm}", "", *said, ""]
     return "\n".join(parts)
-
-
-def _sorted(defects: Iterable[Defect]) -> list[Defect]:
-    worst = list(HARMS)
-    return sorted(defects, key=lambda one: (worst.index(one.harm), one.id))
 
 
 def _table(defects: list[Defect], rows: list[releases.Release], found: Map) -> list[str]:

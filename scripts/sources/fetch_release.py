@@ -41,32 +41,24 @@ _ATTEMPTS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def folder_of(requirement: str, cache: Path = CACHE) -> Path:
-    """Where `name==version` lies once it has been fetched.
+def fetch(requirement: str, cache: Path = CACHE, *, timeout_s: float = 300.0) -> Path:
+    """Return the folder of `name==version`, fetched first if it is not there yet.
 
     Raises:
-        FetchError: the requirement is not of the form `name==version`.
+        FetchError: the requirement is not of the form `name==version`, or it is not there and pip does not
+            find it, or cannot reach an index.
     """
     match = _PIN.fullmatch(requirement.strip())
     if match is None:
         msg = f"{requirement!r}: expected NAME==VERSION, such as megatron-core==0.17.1"
         raise FetchError(msg)
     name = re.sub(r"[-_.]+", "-", match[1]).lower()
-    return cache / f"{name}-{match[2]}"
-
-
-def fetch(requirement: str, cache: Path = CACHE, *, timeout_s: float = 300.0) -> Path:
-    """Return the folder of `name==version`, fetched first if it is not there yet.
-
-    Raises:
-        FetchError: it is not there and pip does not find it, or cannot reach an index.
-    """
 
     def fill(into: Path) -> None:
         with zipfile.ZipFile(_download(requirement, into.with_name("wheel"), timeout_s)) as archive:
             archive.extractall(into)
 
-    return whole(folder_of(requirement, cache), fill)
+    return whole(cache / f"{name}-{match[2]}", fill)
 
 
 def _download(requirement: str, into: Path, timeout_s: float) -> Path:

@@ -30,9 +30,9 @@ def results(version: str, listed: Listed) -> dict[str, list[Any]]:
     """What the ranks found on a release. None of them hung, and none died."""
     found = run_once(
         WORLD,
-        "",
+        RANKS / "token_budget_cases.py",
         patches="verl.strict-token-budget,verl.fast-partitioner",
-        program=str(RANKS / "token_budget_cases.py"),
+        program="megatron_main.py",
         release=listed(f"verl=={version}"),
         timeout=240,
     )

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from checks import SEED
 from listed_sources import Said
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.real
 

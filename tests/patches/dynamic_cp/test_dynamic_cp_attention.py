@@ -88,8 +88,10 @@ def test_it_carries_the_mark_without_which_nothing_starts() -> None:
 def test_positions_and_attention_are_in_the_group_of_the_micro_batch_and_nowhere_else() -> None:
     layer = Layer(Core())
     shared = layer.pg_collection
-    run(layer, Packed(2, PAIR))
-    run(layer, Packed(1, LONE))
+    for packed in (Packed(2, PAIR), Packed(1, LONE)):
+        before = dataclasses.replace(packed)
+        run(layer, packed)
+        assert packed == before  # what is told is not changed
     run(layer)
     run(layer, Packed())
     assert [(positions, attention) for positions, attention, _ in layer.seen] == [
@@ -98,6 +100,7 @@ def test_positions_and_attention_are_in_the_group_of_the_micro_batch_and_nowhere
         (STATIC, STATIC),
         (STATIC, STATIC),
     ]
+    assert [told for _, _, told in layer.seen[:2]] == [Packed(2, PAIR), Packed(1, None)]
     assert layer.pg_collection is shared
     assert shared.cp is STATIC
     assert layer.core_attention.cp_group is STATIC
@@ -108,16 +111,6 @@ def test_a_micro_batch_is_found_by_its_place_too() -> None:
     layer = Layer(Core())
     assert forward(layer, "", None, Packed(1, LONE)) == "done"
     assert layer.seen == [(LONE, None, Packed(1, None))]
-
-
-def test_what_is_told_is_not_changed() -> None:
-    layer = Layer(Core())
-    for packed in (Packed(2, PAIR), Packed(1, LONE)):
-        before = dataclasses.replace(packed)
-        run(layer, packed)
-        assert packed == before
-    assert layer.seen[0][2] == Packed(2, PAIR)
-    assert layer.seen[1][2] == Packed(1, None)
 
 
 @pytest.mark.parametrize("packed", [Packed(2, PAIR), Packed(1, LONE)])

@@ -86,23 +86,14 @@ def runs_patch(call: Callable[..., Any], function: Callable[..., Any]) -> bool:
     return not given and not named and any(file.startswith(PATCHES) for file in files)
 
 
-class _Lines(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
-
-
 def traces_patch(call: Callable[..., Any], function: Callable[..., Any]) -> bool:
     """Call what is compiled into one graph, and return whether lines of a patch were traced for it."""
     importlib.import_module("torch._dynamo.symbolic_convert")
     log = logging.getLogger("torch._dynamo.symbolic_convert.__trace_source")
-    lines = _Lines()
-    log.addHandler(lines)
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
     log.setLevel(logging.DEBUG)
     log.propagate = False
     given, named = arguments(function)
@@ -110,9 +101,9 @@ def traces_patch(call: Callable[..., Any], function: Callable[..., Any]) -> bool
         with contextlib.suppress(Exception):  # most cannot be one graph, with such arguments or any
             call(*given, **named)
     finally:
-        log.removeHandler(lines)
+        log.removeHandler(handler)
         log.setLevel(logging.NOTSET)
-    return any(PATCHES in line for line in lines.said)
+    return any(PATCHES in line for line in lines)
 
 
 def look(site: str, adds: tuple[str, ...]) -> dict[str, Any]:

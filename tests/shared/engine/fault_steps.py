@@ -129,13 +129,10 @@ def judge(scene: str, subject: Subject, place: tuple[str, int], time: int, kind:
 def _listen() -> list[str]:
     """Return the list that gets the lines of the log from now on."""
     lines: list[str] = []
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("overlay")
-    logger.addHandler(Listener())
+    logger.addHandler(handler)
     logger.propagate = False
     logger.setLevel(logging.DEBUG)
     return lines

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 # Shared with another folder of tests, which pytest need not have put on the path.
-from fake_upstream import Upstream, tables
+from fake_upstream import Upstream, tables, triple
 from forked import in_a_child
 
 from overlay.patch import Patch, replaced
@@ -69,13 +69,6 @@ partial = functools.partial(mine, 1)
 """
 
 
-def make_scale(original: Any, module: Any) -> Any:
-    def scale(value: Any, factor: Any = 2) -> Any:
-        return original(value, factor) * 100
-
-    return scale
-
-
 def make_run(original: Any, module: Any) -> Any:
     def run(self: Any, value: Any) -> Any:
         return original(self, value) + 100
@@ -105,7 +98,7 @@ def make_added(original: None, module: Any) -> Any:
 
 
 FUNCTIONS = {
-    f"{MODULE}:scale": make_scale,
+    f"{MODULE}:scale": triple,
     f"{MODULE}:Engine.run": make_run,
     f"{MODULE}:Engine.fixed": make_fixed,
     f"{MODULE}:Engine.named": make_named,

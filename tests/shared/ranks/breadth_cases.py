@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import random
 import zlib
@@ -52,9 +53,9 @@ def _cases(world: int) -> list[Case]:
     draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/breadth/{world}")
     flat: Layout = (1, 1, 1, None)
     experts: Layout = (1, 1, 2, None)
-    two = _batch(draw, world, 2, micro_batches=2)
+    two = batch_of(draw, world, 2, micro_batches=2)
     found: list[Case] = [
-        ("experts, uniform", experts, functools.partial(_experts, run_sft, **_batch(draw, world, 2))),
+        ("experts, uniform", experts, functools.partial(_experts, run_sft, **batch_of(draw, world, 2))),
         ("experts, mixed", experts, _mixed(_experts, run_sft, **two)),
     ]
     if world == 8:
@@ -68,12 +69,12 @@ def _cases(world: int) -> list[Case]:
     }
     return [
         *found,
-        ("experts, alone", experts, functools.partial(_experts, run_sft, **_batch(draw, world, 1))),
+        ("experts, alone", experts, functools.partial(_experts, run_sft, **batch_of(draw, world, 1))),
         ("experts, outputs", experts, _mixed(_experts, run_outputs, **two)),
         ("experts, z-loss", experts, functools.partial(_z_loss, draw)),
-        ("steps, experts", experts, _mixed(_steps, draw, world, EXPERTS)),
-        ("steps, dense", flat, _mixed(_steps, draw, world, plain)),
-        ("steps, adapters", flat, _mixed(_steps, draw, world, plain, low=True)),
+        ("steps, experts", experts, _mixed(steps, draw, world, EXPERTS)),
+        ("steps, dense", flat, _mixed(steps, draw, world, plain)),
+        ("steps, adapters", flat, _mixed(steps, draw, world, plain, low=True)),
         ("adapters", flat, _mixed(_low_rank, **two)),
         ("bfloat16", flat, _mixed(_short, short, **two)),
         ("by number", flat, functools.partial(run_sft, **one, shape=plain)),
@@ -85,7 +86,7 @@ def _interleaved(draw: random.Random) -> list[Case]:
     """Return the cases of two ranks with two stages each, of which two are data parallel."""
     layout: Layout = (1, 2, 1, 2)
     shape = cpu_engine.Shape(**PLAIN, layers=4)
-    short, long = (_batch(draw, 2, size, micro_batches=2) for size in (1, 2))
+    short, long = (batch_of(draw, 2, size, micro_batches=2) for size in (1, 2))
     both = {**short, "lengths": short["lengths"] + long["lengths"]}
     return [
         ("interleaved, sft", layout, functools.partial(run_sft, **both, shape=shape)),
@@ -93,7 +94,7 @@ def _interleaved(draw: random.Random) -> list[Case]:
     ]
 
 
-def _batch(draw: random.Random, world: int, size: int, *, micro_batches: int = 1) -> dict[str, Any]:
+def batch_of(draw: random.Random, world: int, size: int, *, micro_batches: int = 1) -> dict[str, Any]:
     """Draw micro-batches for which C is `size`, each with as many sequences for a rank alone as ranks."""
     lengths: list[int] = []
     for _ in range(micro_batches):
@@ -264,29 +265,37 @@ def _short(shape: cpu_engine.Shape, *, lengths: list[int], cap: int, **settings:
     return judged(engine, output, reference, loss, [], rounding=rounding)
 
 
-def _steps(draw: random.Random, world: int, shape: cpu_engine.Shape, *, low: bool = False) -> dict[str, Any]:
-    """Train some steps with Megatron's distributed optimizer and verl's hooks; compare weights and norms."""
+def steps(
+    draw: random.Random, world: int, shape: cpu_engine.Shape, *, low: bool = False, distributed: bool = True
+) -> dict[str, Any]:
+    """Train some steps with Megatron's optimizer, and compare weights and norms with one process.
+
+    `low`: whether adapters are trained. `distributed`: whether it is Megatron's distributed optimizer, with
+    verl's hooks and gradients that are clipped.
+    """
     ddp = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "bucket_size": BUCKET}
     engine = cpu_engine.build_engine(
-        cap=CAP, seed=seed(), shape=shape, ddp=ddp, adapt=_adapt if low else None
+        cap=CAP, seed=seed(), shape=shape, ddp=ddp if distributed else {}, adapt=_adapt if low else None
     )
+    clip = CLIP if distributed else 0.0
     config = OptimizerConfig(
         optimizer="adam",
         lr=RATE,
         adam_eps=EPSILON,
         weight_decay=0.0,
-        clip_grad=CLIP,
-        use_distributed_optimizer=True,
+        clip_grad=clip,
+        use_distributed_optimizer=distributed,
     )
     optimizer = get_megatron_optimizer(config, engine.module, use_gloo_process_groups=False)
-    register_megatron_training_hooks(engine.module, optimizer)
+    if distributed:
+        register_megatron_training_hooks(engine.module, optimizer)
     before = cpu_engine.weights_of(engine)
     exact = {name: value.double().requires_grad_() for name, value in before.items()}
     moving = {name: value for name, value in exact.items() if not low or ".lora_" in name}
     reference = torch.optim.Adam(moving.values(), lr=RATE, eps=EPSILON)
     losses, norms = [], []
     for step in range(STEPS):
-        drawn = _batch(draw, world, world // 2, micro_batches=2)
+        drawn = batch_of(draw, world, world // 2, micro_batches=2)
         del drawn["cap"]
         clear = _clear(lambda: exact) if shape.experts else contextlib.nullcontext()
         with clear:
@@ -296,13 +305,13 @@ def _steps(draw: random.Random, world: int, shape: cpu_engine.Shape, *, low: boo
             moving.values(), torch.autograd.grad(loss, list(moving.values())), strict=True
         ):
             value.grad = gradient
-        norm = torch.nn.utils.clip_grad_norm_(moving.values(), CLIP)
+        norm = torch.nn.utils.clip_grad_norm_(moving.values(), clip or math.inf)
         reference.step()
         optimizer.zero_grad()
         output = cpu_engine.train(engine, batch, SFT)
         _, seen, _ = optimizer.step()
         losses.append((sum(output["loss"]), loss.item()))
-        norms.append((float(seen), float(norm)))
+        norms.append((float(seen or 0), float(norm)))
     after = cpu_engine.weights_of(engine)
     final = {name: value.detach() for name, value in exact.items()}
     moved = torch.cat([(final[name] - before[name]).flatten() for name in moving])

@@ -10,11 +10,6 @@ from overlay.patches._dynamic_cp.plan import Plan, check_plan
 from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 
 
-def sizes(plans: Sequence[Plan]) -> list[list[int]]:
-    """Return the sizes of the subgroups in each plan."""
-    return [[size for _, size, _ in plan] for plan in plans]
-
-
 def planned(
     make: Callable[[Sequence[int], int, int], Plan], run: Callable[..., Any], *arguments: Any, **settings: Any
 ) -> Callable[[], Any]:
@@ -25,17 +20,17 @@ def planned(
     """
 
     def case() -> Any:
-        plans: list[Plan] = []
+        plans: list[list[int]] = []
 
         def noted(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) -> Plan:
             del budget
             plan = make(lengths, ranks, cap)
             check_plan(plan, len(lengths), ranks)
-            plans.append(plan)
+            plans.append([size for _, size, _ in plan])
             return plan
 
         with replaced(dynamic_cp_loss, "plan_uniform", noted):
             found = run(*arguments, **settings)
-        return {**found, "plans": sizes(plans)}
+        return {**found, "plans": plans}
 
     return case

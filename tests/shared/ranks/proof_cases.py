@@ -14,20 +14,17 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
+from breadth_cases import CAP, batch_of, steps
 from dynamic_cp_cases import Case
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from planned import planned
-from verl.workers.utils.losses import sft_loss
 
-from overlay.compat import cpu_engine, cpu_reference
+from overlay.compat import cpu_engine
 from overlay.compat.cpu_policy_step import run_ppo
-from overlay.compat.cpu_steps import run_outputs, run_sft, seed, worst
+from overlay.compat.cpu_steps import run_outputs, run_sft
 from overlay.patches._dynamic_cp.plan import Plan, allowed_sizes, check_plan
 
-CAP = 7
-STEPS = 3
-RATE, EPSILON = 0.05, 1e-3
+#: Of Megatron's optimizer, not distributed.
+plain_steps = functools.partial(steps, distributed=False)
 #: Grouped queries and rotary positions in all of them.
 SHAPES = {
     f"{norm}, {recompute or 'nothing'} recomputed": cpu_engine.Shape(
@@ -44,11 +41,11 @@ def cases(world: int) -> list[Case]:
     found: list[tuple[str, Callable[[], Any]]] = []
     for size in allowed_sizes(world):
         name, shape = next(shapes)
-        batch = _batch(draw, world, size)
+        batch = batch_of(draw, world, size)
         found.append((f"sft, C {size}, {name}", functools.partial(run_sft, **batch, shape=shape)))
         found.append((f"outputs, C {size}, {name}", functools.partial(run_outputs, **batch, shape=shape)))
     for index, (name, shape) in enumerate(SHAPES.items()):
-        batch = _batch(draw, world, draw.choice(allowed_sizes(world // 2)), micro_batches=2)
+        batch = batch_of(draw, world, draw.choice(allowed_sizes(world // 2)), micro_batches=2)
         found.append((f"sft, mixed {index}, {name}", planned(drawn_plan, run_sft, **batch, shape=shape)))
         if index < 2:
             found.append(
@@ -65,20 +62,9 @@ def cases(world: int) -> list[Case]:
         terms: dict[str, Any] = {"entropy": 0.3, "kl": 0.7, "shape": shape}
         found.append((f"ppo, mixed, {mode}, {name}", planned(drawn_plan, run_ppo, draw, mode, **terms)))
     for name, shape in list(SHAPES.items())[:2]:
-        found.append((f"steps, uniform, {name}", functools.partial(_steps, draw, world, shape)))
-        found.append((f"steps, mixed, {name}", planned(drawn_plan, _steps, draw, world, shape)))
+        found.append((f"steps, uniform, {name}", functools.partial(plain_steps, draw, world, shape)))
+        found.append((f"steps, mixed, {name}", planned(drawn_plan, plain_steps, draw, world, shape)))
     return [(name, 1, 1, case) for name, case in found]
-
-
-def _batch(draw: random.Random, world: int, size: int, *, micro_batches: int = 1) -> dict[str, Any]:
-    """Draw micro-batches for which C is `size`: the longest sequence fills the subgroup, or nearly."""
-    lengths: list[int] = []
-    for _ in range(micro_batches):
-        longest = size * CAP - draw.choice([0, 0, 1, 2])
-        part = [longest, *(draw.choice([3, draw.randint(3, longest)]) for _ in range(2 * world))]
-        draw.shuffle(part)
-        lengths += part
-    return {"lengths": lengths, "cap": CAP, "micro_batch_size_per_gpu": len(lengths) // micro_batches}
 
 
 def _halves(world: int, count: int) -> Plan:
@@ -118,43 +104,3 @@ def _blocks(
     half = size // 2
     left = _blocks(draw, start, half, most // 2)
     return left + _blocks(draw, start + half, half, most - len(left))
-
-
-def _steps(draw: random.Random, world: int, shape: cpu_engine.Shape) -> dict[str, Any]:
-    """Train some steps with Megatron's optimizer, and compare the weights with those of one process."""
-    engine = cpu_engine.build_engine(cap=CAP, seed=seed(), shape=shape)
-    config = OptimizerConfig(
-        optimizer="adam", lr=RATE, adam_eps=EPSILON, weight_decay=0.0, clip_grad=0.0, bf16=False
-    )
-    optimizer = get_megatron_optimizer(config, engine.module, use_gloo_process_groups=False)
-    before = cpu_engine.weights_of(engine)
-    exact = {name: value.double().requires_grad_() for name, value in before.items()}
-    reference = torch.optim.Adam(exact.values(), lr=RATE, eps=EPSILON)
-    losses = []
-    for step in range(STEPS):
-        drawn = _batch(draw, world, world // 2, micro_batches=2)
-        del drawn["cap"]
-        batch = cpu_engine.random_batch(seed=seed() + step, **drawn)
-        loss, gradients = cpu_reference.loss_and_gradient(
-            exact,
-            batch["input_ids"].unbind(),
-            cpu_reference.token_mean_loss(batch["loss_mask"].unbind()),
-            heads=cpu_engine.HEADS,
-            rope=shape.rope,
-        )
-        for name, value in exact.items():
-            value.grad = gradients[name]
-        reference.step()
-        optimizer.zero_grad()
-        output = cpu_engine.train(engine, batch, functools.partial(sft_loss, None))
-        optimizer.step()
-        losses.append((sum(output["loss"]), loss))
-    after = cpu_engine.weights_of(engine)
-    final = {name: value.detach() for name, value in exact.items()}
-    moved = torch.cat([(final[name] - before[name]).flatten() for name in final])
-    return {
-        "worst": worst(after, final),
-        "error": cpu_engine.compare(after, final)[1],
-        "moved": float(moved.norm() / torch.cat([value.flatten() for value in before.values()]).norm()),
-        "losses": losses,
-    }

@@ -1,35 +1,25 @@
-"""What every rank does: divides batches with verl's `rearrange_micro_batches`, without an engine.
-
-    python token_budget_cases.py NAME FOLDER
+"""Ranks that divide batches with verl's `rearrange_micro_batches`, without an engine (`ranks.megatron_main`).
 
 What a rank has is drawn from `OVERLAY_TEST_SEED`, for all ranks on each of them, so that every release gets
-the same. Ranks share a `dp_group` of all, or of two. What came of each case goes into the folder.
+the same. Ranks share a `dp_group` of all, or of two.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
+import random
 from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from verl.utils import seqlen_balancing
 
 import overlay
-from overlay.compat.ranks import quick_rank
-
-overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
-
-import faulthandler  # noqa: E402
-import functools  # noqa: E402
-import inspect  # noqa: E402
-import json  # noqa: E402
-import os  # noqa: E402
-import random  # noqa: E402
-import sys  # noqa: E402
-from datetime import timedelta  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from tensordict import TensorDict  # noqa: E402
-from verl.utils import seqlen_balancing  # noqa: E402
 
 CAP = 64
 #: Seconds after which a rank gives up waiting for the others, where they are expected to be missing.
@@ -126,7 +116,7 @@ def half(name: str, number: int) -> dict[str, Any]:
     return in_step(divide(name, number, group, list(range(dist.get_world_size()))), group)
 
 
-def cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
+def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], Any]]]:
     """Return the cases in order. The last one takes overlay off."""
     # From 0.9 on verl takes a machine without a GPU for one with CUDA.
     seqlen_balancing.get_device_name = lambda: "cpu"
@@ -149,21 +139,4 @@ def cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
     if IN_PLACE:
         listed += [(f"half/fresh/{n}", functools.partial(half, "fresh", n)) for n in range(6)]
         listed.append(("half/too long", functools.partial(half, "too long on one rank", 0)))
-    return listed
-
-
-def start(arguments: list[str]) -> None:
-    """Be a rank, to its end. A case that raises ends it."""
-    faulthandler.enable()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    path = Path(arguments[1]) / f"rank{dist.get_rank()}.jsonl"
-    with path.open("w", encoding="utf-8") as report:
-        for name, case in cases(dist.get_world_size()):
-            report.write(json.dumps([name, case()]) + "\n")
-            report.flush()
-    dist.destroy_process_group()
-    quick_rank.leave()
-
-
-if __name__ == "__main__":
-    start(sys.argv[1:])
+    return [(name, {}, call) for name, call in listed]

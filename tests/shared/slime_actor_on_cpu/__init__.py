@@ -31,7 +31,7 @@ import sys
 from typing import Any
 
 #: Kept for as long as the process lasts.
-_CONTEXTS = contextlib.ExitStack()
+CONTEXTS = contextlib.ExitStack()
 
 #: Packages that slime's training side imports, and that are in no index or need a GPU.
 PACKAGES = ("sglang", "sglang_router", "torch_memory_saver")
@@ -53,9 +53,9 @@ def prepare(*, ray: bool = False) -> None:
 
     if not any(isinstance(finder, StandIns) for finder in sys.meta_path):
         sys.meta_path.append(StandIns(*PACKAGES))
-        _CONTEXTS.enter_context(no_triton())
+        CONTEXTS.enter_context(no_triton())
         # Never left: when a process ends, modules are taken apart in no order.
-        _CONTEXTS.enter_context(cuda_on_cpu())
+        CONTEXTS.enter_context(cuda_on_cpu())
     from slime_actor_on_cpu import gaps, object_store, weights
 
     weights.replace_checkpoint()

@@ -15,7 +15,7 @@ from typing import Any
 
 from overlay.compat.slime_on_cpu import TRAINING, StandIns
 from overlay.runtime.finder import WatchingFinder
-from slime_actor_on_cpu import PACKAGES
+from slime_actor_on_cpu import CONTEXTS, PACKAGES
 
 #: What the `runtime_env` of the job has besides.
 WORKERS = {"worker_process_setup_hook": f"{__name__}.stand_in"}
@@ -40,17 +40,13 @@ def _imported(name: str, module: Any) -> None:
         from overlay.compat.no_triton import no_triton
 
         for context in (no_triton(), cuda_on_cpu()):
-            context.__enter__()  # never left: when a process ends, modules are taken apart in no order
-            _KEPT.append(context)
+            CONTEXTS.enter_context(context)
     elif name == _CHECKPOINT:
         from slime_actor_on_cpu import weights
 
         weights.replace_checkpoint()
     else:
         module.parse_args = _in_float32(module.parse_args)
-
-
-_KEPT: list[Any] = []
 
 
 def _in_float32(parse_args: Any) -> Any:

@@ -23,7 +23,9 @@ import typing_extensions
 
 #: Megatron compiles its activations. Nothing that is looked at here depends on that, and it takes a compiler.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "engine"))
+
+from forked import in_a_child
 
 #: What takes long to import and belongs to no image.
 BEFORE = (
@@ -128,25 +130,15 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
 
 def forked(folder: str, selection: str) -> dict[str, Any]:
     """Return what is found in a fork with a folder first on the path."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
+
+    def work() -> dict[str, Any]:
         sys.path.insert(0, folder)
         # An image is imported for each selection, and compiled once.
         sys.dont_write_bytecode = False
-        try:
-            found = look(selection)
-        except BaseException:  # noqa: BLE001 -- nothing is to get out of the fork, and all of it is to be told
-            found = {"error": traceback.format_exc()[-3000:]}
-        with os.fdopen(writer, "w") as answer:
-            answer.write(json.dumps(found))
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        said = answer.read()
-    os.waitpid(child, 0)
-    return dict(json.loads(said)) if said else {"error": "no answer"}
+        return look(selection)
+
+    found = in_a_child(work, 600)
+    return {"error": found["wrong"][0]} if "wrong" in found else found
 
 
 def main() -> None:

@@ -15,50 +15,18 @@ import importlib.util
 import json
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import overlay
+from overlay.compat.live_bytes import LiveBytes
 from overlay.compat.megatron_on_cpu import TOKENS, causal_mask, megatron
 from overlay.patches.megatron.recompute.contract import checkpointed
 
 #: Sequences, hidden size and experts. Each has a value of its own.
 SEQUENCES, HIDDEN, EXPERTS = 2, 32, 4
-
-
-class Storages(TorchDispatchMode):
-    """Remember every storage that an operation returns, without keeping it, to count what is left of them.
-
-    `given`: tensors that are there before and after, and do not count.
-    """
-
-    def __init__(self, given: Iterable[torch.Tensor]) -> None:
-        super().__init__()
-        self._given = {StorageWeakRef(tensor.untyped_storage()).cdata for tensor in given}
-        self._seen: dict[int, StorageWeakRef] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for value in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(value, torch.Tensor):
-                reference = StorageWeakRef(value.untyped_storage())
-                if reference.cdata not in self._given:
-                    self._seen[reference.cdata] = reference
-        return out
-
-    def live_bytes(self) -> int:
-        """Return the bytes of the storages that someone still holds, Python or not."""
-        return sum(
-            torch.UntypedStorage._new_with_weak_ptr(reference.cdata).nbytes()
-            for reference in self._seen.values()
-            if not reference.expired()
-        )
 
 
 @contextlib.contextmanager
@@ -94,7 +62,7 @@ def layer_run(dispatcher: str) -> dict[str, Any]:
     parameters = [embedding, *(p for layer in layers for p in layer.parameters())]
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)  # as with Megatron's gradient buffers: there beforehand
-    with Storages([*parameters, mask, *standing(parameters)]) as storages:
+    with LiveBytes(*parameters, mask, *standing(parameters)) as live:
         hidden = embedding * 1.0
         for layer in layers:
             hidden = checkpointed(lambda x, layer=layer: layer(x, attention_mask=mask)[0], hidden)
@@ -107,7 +75,7 @@ def layer_run(dispatcher: str) -> dict[str, Any]:
         assert parameter.grad is not None
         digest.update(parameter.grad.numpy().tobytes())
     size = embedding.numel() * embedding.element_size()
-    return {"retained": storages.live_bytes(), "input": size, "gradients": digest.hexdigest()}
+    return {"retained": live.alive(), "input": size, "gradients": digest.hexdigest()}
 
 
 def standing(parameters: list[Any]) -> list[torch.Tensor]:

@@ -9,6 +9,7 @@ gradient, and the states of the patches of Megatron.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import json
@@ -17,15 +18,18 @@ import sys
 import typing
 import warnings
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 #: Megatron compiles its activations. Nothing that is looked at here depends on that, and it takes a compiler.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
+sys.path.append(str(Path(__file__).resolve().parents[1] / "engine"))
 
 import torch
 import torch._dynamo
 import torch.distributed as dist
 import typing_extensions
+from forked import in_a_child
 
 from overlay.compat import cpu_transformer_engine
 from overlay.compat.cuda_on_cpu import cuda_on_cpu
@@ -147,18 +151,8 @@ def main(stack: str, folder: str) -> None:
     warnings.simplefilter("ignore")
     if not hasattr(typing, "override"):  # what a stack takes from Python 3.12
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
-    found = {}
-    for order in ORDERS:
-        reader, writer = os.pipe()
-        if not (child := os.fork()):
-            with open(writer, "w") as out:  # noqa: PTH123
-                json.dump(started(stack, order), out)
-            os._exit(0)
-        os.close(writer)
-        with open(reader) as said:  # noqa: PTH123
-            found[order] = json.loads(said.read() or "null")
-        os.waitpid(child, 0)
-    print(json.dumps(found))
+    orders = {order: in_a_child(functools.partial(started, stack, order), 600) for order in ORDERS}
+    print(json.dumps(orders))
 
 
 if __name__ == "__main__":
