@@ -526,6 +526,28 @@ def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]
     return {"changed": meshes}
 
 
+@counting("verl.lora-merged-sync")
+def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
+    class Layer(torch.nn.Module):
+        merged = False
+
+    def merge_or_unmerge(model: Any, merge: bool) -> None:
+        for layer in model:
+            layer.merged = merge
+
+    wrapped, outside, updates = Layer(), Layer(), draw.randint(1, 5)
+    utils: Any = SimpleNamespace(_merge_or_unmerge_lora_=merge_or_unmerge)
+    merge = fix.make_counted_merge(lambda _, do_merge: merge_or_unmerge([wrapped], do_merge), utils)
+    for layers in ((wrapped, outside), (wrapped,)):  # of the second, verl merges all
+        for _update in range(updates):
+            model = torch.nn.ModuleList(layers)
+            merge(model, do_merge=True)
+            assert all(one.merged for one in layers)
+            merge(model, do_merge=False)
+            assert not any(one.merged for one in layers)
+    return {"calls": 2 * updates, "changed": updates}
+
+
 @counting("verl.dynamic-cp-loss")
 def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
     """The factor of verl's gradient, as docs/dynamic-cp.md has it measured."""
