@@ -15,8 +15,8 @@ _silent, _hang, _oom, _crash, _slow = by_harm(VERL)
 DEFECTS = (
     _silent(
         id="verl.ranks-differ",
-        summary="On FSDP, ranks with different patches or sources train together: verl compares nothing.",
-        when=all_of(among("strategy", "fsdp", "fsdp2"), beyond("the environments of the ranks differ")),
+        summary="Ranks with different patches or sources train together: verl compares nothing.",
+        when=all_of(beyond("the environments of the ranks differ")),
         patch="verl.agreement",
     ),
     _silent(

@@ -517,11 +517,13 @@ def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]
     ranks, meshes, compared = [1, 4], draw.randint(1, 5), []
     undo.setattr(fix.agreement, "is_distributed", lambda: ranks[-1] > 1)
     undo.setattr(fix.overlay, "agree", lambda: compared.append(ranks[-1]))
-    make = fix.compare(lambda world_size, fsdp_size: (world_size, fsdp_size), NO_MODULE)
-    for _mesh in range(meshes):
-        assert make(4, fsdp_size=2) == (4, 2)
+    registered: list[str] = []
+    register = fix.compare(lambda mesh_name, dp_rank: registered.append(mesh_name), NO_MODULE)
+    for mesh in range(meshes):
+        register(f"{mesh}", dp_rank=0)
     ranks.pop()  # alone there is nothing to compare
-    assert make(1, fsdp_size=-1) == (1, -1)
+    register("alone", dp_rank=0)
+    assert registered == [*map(str, range(meshes)), "alone"]
     assert compared == [4] * meshes
     return {"changed": meshes}
 

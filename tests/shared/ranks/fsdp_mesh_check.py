@@ -1,39 +1,28 @@
-"""Makes the mesh of verl's FSDP engine on two ranks, of which the second has another selection in between.
+"""Has two ranks of verl come by where they are compared, the second at last with another selection.
 
-Argument: a folder, where each rank writes what it raised in each case, empty if it went on.
+Arguments: the module with the worker or trainer, and a folder, where each rank writes what it raised in each
+case, empty if it went on.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-from unittest import mock
 
 import overlay
 from overlay.compat.contracts.forked import wrong_on_ranks
 from overlay.compat.verl_imports import stand_in
+from overlay.patches.verl.agreement.contract import COMES_BY
 
-ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 #: What the second rank selects; the first one keeps to `all`.
-CASES = {"alike": "all", "another selection": "verl.fsdp-output-memory", "alike again": "all"}
+CASES = {"alike": "all", "another selection": "verl.fast-partitioner"}
 
 
-def mesh() -> Any:
-    """Return the mesh that an engine makes as it is initialised."""
-    module = sys.modules[ENGINE]
-    engine: Any = object.__new__(vars(module)["FSDPEngine"])
-    engine.engine_config = SimpleNamespace(fsdp_size=-1, ulysses_sequence_parallel_size=1)
-    with mock.patch("verl.workers.engine.fsdp.utils.get_device_name", return_value="cpu"):
-        engine._init_device_mesh()
-    return engine.device_mesh
-
-
-def rank(folder: Path) -> Iterator[str]:
+def rank(module: str, folder: Path) -> Iterator[str]:
     """Write what this rank raises in each case."""
     number = int(os.environ["RANK"])
     said = {}
@@ -42,7 +31,8 @@ def rank(folder: Path) -> Iterator[str]:
             overlay.disable()
             overlay.enable(chosen)
         try:
-            said[case] = "" if mesh().size() == 2 else "another mesh"
+            COMES_BY[module](importlib.import_module(module))
+            said[case] = ""
         except overlay.AgreementError as error:
             said[case] = str(error)
     (folder / f"rank{number}.json").write_text(json.dumps(said), encoding="utf-8")
@@ -52,4 +42,5 @@ def rank(folder: Path) -> Iterator[str]:
 if __name__ == "__main__":
     stand_in()
     overlay.enable("all")
-    sys.exit(wrong_on_ranks(lambda: rank(Path(sys.argv[1])), ENGINE) or 0)
+    name, place = sys.argv[1:]
+    sys.exit(wrong_on_ranks(lambda: rank(name, Path(place)), name) or 0)
