@@ -142,8 +142,8 @@ DEFECTS = (
     ),
     _silent(
         id="verl.rejected-move-other-baselines",
-        summary="Rewards of responses that rejection sampling rejects whole still move the advantages of their "
-        "group under grpo_passk, gpg and gdpo, which verl.rejected-in-groups leaves as they are.",
+        summary="Rewards of responses that rejection sampling rejects whole still move the advantages of "
+        "their group under grpo_passk, gpg and gdpo, which verl.rejected-in-groups leaves as they are.",
         met="algorithm.rollout_correction.rollout_rs with adv_estimator grpo_passk, gpg or gdpo.",
         when=all_of(
             other("rollout_correction.rollout_rs", None),
