@@ -121,3 +121,32 @@ class Reference:
             one.grad = gradient
         self._adam.step()
         return [one.to(torch.bfloat16) for one in self._masters]
+
+
+def kinds() -> list[str]:
+    """Return the formats of checkpoints that this Megatron has."""
+    from megatron.core.dist_checkpointing import ShardedTensor
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    asked = {
+        "dp_reshardable": (DistributedOptimizer, "load_parameter_state_from_dp_reshardable"),
+        "fully_reshardable": (DistributedOptimizer, "load_parameter_state_from_fully_reshardable"),
+        "fully_sharded_model_space": (ShardedTensor, "from_rank_offsets_flat"),
+        "dp_zero_gather_scatter": (DistributedOptimizer, "load_parameter_state_from_dp_zero"),
+    }
+    return [kind for kind, (owner, name) in asked.items() if hasattr(owner, name)]
+
+
+def state_of(trained: Trained, kind: str, *, is_loading: bool) -> dict[str, Any]:
+    """Return what is saved of the model and of the optimizer."""
+    from megatron.core.dist_checkpointing import ShardedTensor
+
+    weights = {
+        name: ShardedTensor.from_rank_offsets(name, one, replica_id=(0, 0, 0))
+        for name, one in trained.model.module.named_parameters()
+    }
+    saved = trained.optimizer.sharded_state_dict
+    told: dict[str, Any] = {"sharding_type": kind}
+    if parts.knows(saved, "metadata"):
+        told = {"metadata": {"distrib_optim_sharding_type": kind}}
+    return {"model": weights, "optimizer": saved(weights, is_loading=is_loading, **told)}

@@ -15,8 +15,8 @@ _silent, _hang, _oom, _crash, _slow = by_harm(VERL)
 DEFECTS = (
     _silent(
         id="verl.ranks-differ",
-        summary="On FSDP, ranks with different patches or sources train together: verl compares nothing.",
-        when=all_of(among("strategy", "fsdp", "fsdp2"), beyond("the environments of the ranks differ")),
+        summary="Ranks with different patches or sources train together: verl compares nothing.",
+        when=all_of(beyond("the environments of the ranks differ")),
         patch="verl.agreement",
     ),
     _silent(
@@ -153,6 +153,25 @@ DEFECTS = (
             other("trainer.use_legacy_worker_impl", "auto", "enable"),
         ),
         patch="verl.lora-merged-sync",
+        only=("0.7.1 and 0.8",),
+    ),
+    _silent(
+        id="verl.lora-outside-layers-unmerged",
+        summary="With merged LoRA on FSDP2 the rollout gets the base weights of modules outside the wrapped "
+        "layers, such as the merger of a vision model.",
+        when=all_of(
+            among("strategy", "fsdp2"),
+            one_of(above("lora_rank", 0), above("lora.rank", 0)),
+            switched("lora.merge"),
+            beyond(
+                "a module outside the wrapped layers has an adapter, as the merger of Qwen2.5-VL has with "
+                "target_modules=all-linear"
+            ),
+        ),
+        met="LoRA that is merged (lora.merge=True) on FSDP2, with an adapter outside the wrapped layers.",
+        patch="verl.lora-merged-sync",
+        only=("0.9",),
+        way_out="leave such modules out of the adapter (exclude_modules)",
     ),
     _silent(
         id="verl.turns-unseparated",

@@ -20,6 +20,7 @@ _SAVE = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheckpointMan
 _WORKER = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension._update_weights"
 _FP8 = "verl.utils.vllm.vllm_{}_utils:is_fp8_weight"
 _SAMPLE = "verl.utils.dataset.multiturn_sft_dataset:MultiTurnSFTDataset.__getitem__"
+_ALGOS = "verl.trainer.ppo.core_algos"
 _ENTROPY = "verl.utils.kernel.kernels:efficient_entropy_triton_kernel_epilogue"
 
 #: LoRA, and what decides whether verl merges it, beside the setting.
@@ -138,6 +139,21 @@ DEFECTS = (
         fixed="0.9.1",
         way_out="use vLLM before 0.25; or lora.merge=True on Megatron from 0.7.1 on, and on FSDP from 0.9 "
         "on, or with verl.lora-merged-sync from 0.8 on (0.7.1: trainer.use_legacy_worker_impl=disable)",
+    ),
+    _silent(
+        id="verl.rejected-move-other-baselines",
+        summary="Rewards of responses that rejection sampling rejects whole still move the advantages of "
+        "their group under grpo_passk, gpg and gdpo, which verl.rejected-in-groups leaves as they are.",
+        met="algorithm.rollout_correction.rollout_rs with adv_estimator grpo_passk, gpg or gdpo.",
+        when=all_of(
+            other("rollout_correction.rollout_rs", None),
+            among("algorithm.adv_estimator", "grpo_passk", "gpg", "gdpo"),
+            beyond("a response is rejected whole"),
+        ),
+        sites=tuple(f"{_ALGOS}:compute_{name}_outcome_advantage" for name in ("gdpo", "gpg", "grpo_passk")),
+        upstream=("verl-project/verl#6452",),
+        shown="tests/real/test_verl_left.py::test_a_rejected_response_moves_the_others_of_its_group",
+        way_out="another group estimator, with verl.rejected-in-groups",
     ),
     _silent(
         id="verl.bridge-gradients-in-bf16",

@@ -517,13 +517,37 @@ def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]
     ranks, meshes, compared = [1, 4], draw.randint(1, 5), []
     undo.setattr(fix.agreement, "is_distributed", lambda: ranks[-1] > 1)
     undo.setattr(fix.overlay, "agree", lambda: compared.append(ranks[-1]))
-    make = fix.compare(lambda world_size, fsdp_size: (world_size, fsdp_size), NO_MODULE)
-    for _mesh in range(meshes):
-        assert make(4, fsdp_size=2) == (4, 2)
+    registered: list[str] = []
+    register = fix.compare(lambda mesh_name, dp_rank: registered.append(mesh_name), NO_MODULE)
+    for mesh in range(meshes):
+        register(f"{mesh}", dp_rank=0)
     ranks.pop()  # alone there is nothing to compare
-    assert make(1, fsdp_size=-1) == (1, -1)
+    register("alone", dp_rank=0)
+    assert registered == [*map(str, range(meshes)), "alone"]
     assert compared == [4] * meshes
     return {"changed": meshes}
+
+
+@counting("verl.lora-merged-sync")
+def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
+    class Layer(torch.nn.Module):
+        merged = False
+
+    def merge_or_unmerge(model: Any, merge: bool) -> None:
+        for layer in model:
+            layer.merged = merge
+
+    wrapped, outside, updates = Layer(), Layer(), draw.randint(1, 5)
+    utils: Any = SimpleNamespace(_merge_or_unmerge_lora_=merge_or_unmerge)
+    merge = fix.make_counted_merge(lambda _, do_merge: merge_or_unmerge([wrapped], do_merge), utils)
+    for layers in ((wrapped, outside), (wrapped,)):  # of the second, verl merges all
+        for _update in range(updates):
+            model = torch.nn.ModuleList(layers)
+            merge(model, do_merge=True)
+            assert all(one.merged for one in layers)
+            merge(model, do_merge=False)
+            assert not any(one.merged for one in layers)
+    return {"calls": 2 * updates, "changed": updates}
 
 
 @counting("verl.dynamic-cp-loss")

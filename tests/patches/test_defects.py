@@ -224,6 +224,8 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("slime.group-timeout-lost", f"{_PPO} --distributed-timeout-minutes 120", "untold"),
         ("slime.first-weights-of-another-model", f"{_KEPT} --colocate --no-offload-train", "untold"),
         ("slime.first-weights-of-another-model", f"{_KEPT} --colocate", "not-met"),
+        # The same file: without a trainer there is none to offload, whatever is asked for beside it.
+        ("slime.first-weights-of-another-model", f"{_KEPT} --debug-rollout-only --colocate", "untold"),
         # slime 0.2.2, model_provider.py:86-97: what the model is like stands in the checkpoint.
         ("megatron.mtp-mean-of-means", _BRIDGED, "untold"),
         ("megatron.mtp-mean-of-means", "--hf-checkpoint a --context-parallel-size 2", "not-met"),

@@ -57,6 +57,12 @@ def test_its_targets(patch: Patch) -> None:
                 assert re.fullmatch(SITE, site), site
 
 
+def test_a_companion_waits_for_no_second_module(patch: Patch) -> None:
+    """Many processes import one module of an upstream: the ledger says of none that something is missing."""
+    for one in (one for target in patch.targets for one in target.variants if patch.companion):
+        assert len({item.site.partition(":")[0] for item in one.replacements}) == 1, one.name
+
+
 def test_a_variant_asks_about_what_is_called_and_names_no_site_twice() -> None:
     calls = Calls(site="a:f", callee="g")
     assert variant("1", calls).sites() == ("a:g", "a:f")

@@ -131,3 +131,36 @@ print(json.dumps({"gate": model.gate.weight.tolist(), "bias": model.bias.tolist(
 @pytest.mark.parametrize(("name", "bias"), [("verl==0.8.0", 0.0), ("verl==0.9.0", 1.0)])
 def test_buffers_keep_their_values_in_vllm_before_0_9(bias: float, said: Said) -> None:
     assert said(UPDATED) == {"gate": [[1.0] * 3] * 2, "bias": [bias] * 2}
+
+
+REJECTED = """
+import json
+from types import SimpleNamespace
+import torch
+from overlay.compat.verl_imports import stand_in
+stand_in()
+from verl.trainer.ppo import core_algos
+
+estimator = core_algos.get_adv_estimator_fn({name!r})
+
+def advantages(rejected):
+    mask = torch.ones(3, 2)
+    mask[2] = 0
+    rewards = torch.tensor([[0., 1.], [0., 3.], [0., rejected]])
+    told = dict(
+        token_level_rewards=rewards, response_mask=mask, index=["a"] * 3, config={{}},
+        old_log_probs=torch.zeros(3, 2), sum_pi_squared=torch.ones(3, 2),
+    )
+    return estimator(**told)[0][:2].tolist()
+
+print(json.dumps({{"moved": advantages(2.0) != advantages(9.0)}}))
+"""
+
+
+@pytest.mark.parametrize("name", ["verl==0.9.1"])
+@pytest.mark.parametrize(
+    ("estimator", "moved"),
+    [("grpo_passk", True), ("gpg", True), ("gdpo", True), ("optimal_token_baseline", False)],
+)
+def test_a_rejected_response_moves_the_others_of_its_group(estimator: str, moved: bool, said: Said) -> None:
+    assert said(REJECTED.format(name=estimator))["moved"] is moved

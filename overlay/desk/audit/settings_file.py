@@ -214,15 +214,24 @@ def in_yaml(text: str, path: str) -> dict[str, Any]:
     except ImportError as error:
         raise SettingsError(f"PyYAML is needed to read {path}: pip install pyyaml") from error
     found: dict[str, Any] = {}
+    in_lists: dict[str, Any] = {}
     try:
         # A number or a date that Python cannot hold is a `ValueError`.
-        _flatten(yaml.safe_load(text), "", found)
+        data = yaml.safe_load(text)
+        _flatten(data, "", found)
+        _flatten_tables(data, "", in_lists)
     except RecursionError as error:
         raise SettingsError(f"{path} is nested too deeply, or contains itself") from error
     except OverflowError as error:
         raise SettingsError(f"{path} has more than {_MOST_SETTINGS} settings, too many for a job") from error
     except (yaml.YAMLError, ValueError) as error:
         raise SettingsError(f"{path} is not valid YAML: {error}") from error
+    if len(in_lists) > len(found):
+        where = next(iter(in_lists)).partition("[")[0]
+        raise SettingsError(
+            f"{path} has its settings in a list of tables{f' ({where})' if where else ''}: give those of one "
+            "job in a file of their own"
+        )
     return {key: _interpolated(one, found) for key, one in found.items()}
 
 
@@ -251,6 +260,17 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
         found[path] = plain if isinstance(data, list) else value(data) if isinstance(data, str) else data
         if any(map(_COMMAND.search, texts)):
             _add_elsewhere(found, f"the text of {path}")
+
+
+def _flatten_tables(data: Any, path: str, found: dict[str, Any]) -> None:
+    """Put what tables in lists hold into `found`, as `_flatten` does not, except Hydra's list of defaults."""
+    if isinstance(data, dict):
+        for key, inner in data.items():
+            _flatten_tables(inner, f"{path}.{key}" if path else str(key), found)
+    elif isinstance(data, list) and path != "defaults":
+        for at, one in enumerate(data):
+            if isinstance(one, dict):
+                _flatten(one, f"{path}[{at}]", found)
 
 
 def _add_elsewhere(found: dict[str, Any], *words: str) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
-from overlay.compat.contracts.offloaded import Trained, two_memories
-from overlay.patches.megatron.offloaded_resume.contract import _kinds, _state
+from overlay.compat.contracts.offloaded import Trained, kinds, state_of, two_memories
 
 KIND = "dp_reshardable"
 
@@ -16,7 +15,7 @@ def wrong(_seed: str) -> str:
     """Return for which list a checkpoint doesn't load, or what of it is not loaded."""
     from megatron.core.dist_checkpointing.strategies import common
 
-    if KIND not in _kinds() or not hasattr(common, "TorchCommonLoadStrategy"):
+    if KIND not in kinds() or not hasattr(common, "TorchCommonLoadStrategy"):
         return ""  # from 0.17 on, what is common has another place
     for fraction in (1.0, 0.5):
         for chained in (False, True):
@@ -43,11 +42,11 @@ def _resumed(fraction: float, more: int | None, *, chained: bool) -> str:
         trained.step(trained.gradients())
     with tempfile.TemporaryDirectory() as folder:
         try:
-            state = _put(_state(trained, KIND, is_loading=False), chained=chained)
+            state = _put(state_of(trained, KIND, is_loading=False), chained=chained)
         except AssertionError:
             return ""  # 0.15 can't save it
         dist_checkpointing.save(state, folder)
-        asked = _put(_state(other, KIND, is_loading=True), chained=chained)
+        asked = _put(state_of(other, KIND, is_loading=True), chained=chained)
         if more is not None:
             file = Path(folder, COMMON_STATE_FNAME)
             common = torch.load(file, weights_only=False)

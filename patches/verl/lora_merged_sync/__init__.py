@@ -7,11 +7,12 @@ from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches._rebound import rebound
 
 _ENGINE, _UTILS = "verl.workers.engine.fsdp.transformer_impl", "verl.utils.fsdp_utils"
-EFFECT = effect(__name__, "weight update", did="sent merged weights in", always=True)
+_STREAM = f"{_ENGINE}:FSDPEngine._merged_lora_per_tensor_param"
+EFFECT = effect(__name__, "weight update", did="sent merged weights in")
 
 
 def make_get_per_tensor_param(original: Any, module: Any) -> Any:
@@ -34,6 +35,7 @@ def make_get_per_tensor_param(original: Any, module: Any) -> Any:
 
                 sync = rebound(original, module, merged_lora_context=merged_lora_context)
                 weights, _ = sync(self, *args, **kwargs)
+                EFFECT.calls += 1
                 EFFECT.changed += 1
                 for name, weight in weights:
                     # On one rank it may be the parameter itself, and the last bucket is sent late.
@@ -56,6 +58,28 @@ def make_fsdp_merge_unmerge(original: Any, module: Any) -> Any:
     return fsdp_merge_unmerge
 
 
+def make_counted_merge(original: Any, module: Any) -> Any:
+    """Do the same, and count the merges that leave out such an adapter in verl 0.9."""
+
+    @wraps(original)
+    def fsdp_merge_unmerge(model: Any, do_merge: bool) -> None:
+        original(model, do_merge)
+        merged = _merged(model)
+        module._merge_or_unmerge_lora_(model, merge=do_merge)
+        EFFECT.calls += do_merge
+        EFFECT.changed += _merged(model) > merged
+
+    return fsdp_merge_unmerge
+
+
+def _merged(model: Any) -> int:
+    """Return how many layers of a model have merged their adapter."""
+    return sum(getattr(one, "merged", False) is True for one in model.modules())
+
+
+#: What both variants call, or are called by.
+_MERGING = (f"{_UTILS}:_merge_or_unmerge_lora_", f"{_UTILS}:merged_lora_context")
+
 PATCH = Patch(
     id="verl.lora-merged-sync",
     summary="FSDP2 with lora.merge=True sends merged weights to the rollout",
@@ -63,8 +87,8 @@ PATCH = Patch(
     "reads what it sends. So with FSDP2 the rollout gets the base model in each update: rewards do not "
     "rise, and nothing says why. With the patch the base weights are restored once the last weight has been "
     "read, as in verl 0.9. A weight is copied once more as it is sent. Adapters outside the wrapped layers, "
-    "such as on the merger of Qwen2.5-VL with target_modules=all-linear, are never merged. With the patch "
-    "they are; verl 0.9 still leaves them out.",
+    "such as on the merger of Qwen2.5-VL with target_modules=all-linear, are never merged, in verl 0.9 "
+    "neither. With the patch they are.",
     evidence="verl 0.9.0 keeps weights merged until they are read (#7014). What is sent is float64's W + BA, "
     "also for an adapter outside the wrapped layers.",
     changes=("numbers",),
@@ -76,9 +100,11 @@ PATCH = Patch(
             "0.7.1 and 0.8",
             replaced(f"{_ENGINE}:FSDPEngine.get_per_tensor_param", make_get_per_tensor_param),
             replaced(f"{_UTILS}:fsdp_merge_unmerge", make_fsdp_merge_unmerge),
-            f"{_UTILS}:_merge_or_unmerge_lora_",
-            f"{_UTILS}:merged_lora_context",
+            *_MERGING,
+            Absent(site=_STREAM),
         ),
+        # It keeps weights merged until they are read.
+        variant("0.9", replaced(f"{_UTILS}:fsdp_merge_unmerge", make_counted_merge), *_MERGING, _STREAM),
         tells=(_ENGINE,),
     ),
 )

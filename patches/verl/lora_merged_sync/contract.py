@@ -18,21 +18,18 @@ _ENGINE, _UTILS = "verl.workers.engine.fsdp.transformer_impl", "verl.utils.fsdp_
 HIDDEN, ROUNDING = 6, 2**-7
 
 
-def wrong(seed: str, *, outside: bool = False) -> str:
-    """Return what is wrong with what ranks send, empty if nothing is.
-
-    If asked to, with an adapter outside the layers that are wrapped too: verl 0.9 alone does not merge that.
-    """
+def wrong(seed: str) -> str:
+    """Return what is wrong with what ranks send, empty if nothing is."""
     from overlay.compat.verl_imports import stand_in
 
     stand_in()
-    for ranks in (1, 2):
-        if found := wrong_on_ranks(partial(_rank, seed, outside), "peft", _ENGINE, ranks=ranks):
+    for ranks in (1, 2, 3):
+        if found := wrong_on_ranks(partial(_rank, seed), "peft", _ENGINE, ranks=ranks):
             return f"{ranks} ranks: {found}"
     return ""
 
 
-def _rank(seed: str, outside: bool) -> Iterator[str]:
+def _rank(seed: str) -> Iterator[str]:
     """Yield what is wrong on one rank."""
     import torch
 
@@ -41,7 +38,7 @@ def _rank(seed: str, outside: bool) -> Iterator[str]:
     for offload in (False, True):
         for trained in (True, False):
             rank, alpha = draw.randint(1, 3), draw.randint(1, 9)
-            model = _model(rank, alpha, trained=trained, outside=outside)
+            model = _model(rank, alpha, trained=trained)
             names = dict(model.named_parameters())
             whole = {name: one.full_tensor().detach().double() for name, one in names.items()}
             want = {}
@@ -68,6 +65,7 @@ def _rank(seed: str, outside: bool) -> Iterator[str]:
                 if not torch.equal(one.full_tensor().detach().double(), whole[name]):
                     yield f"{case}: the trainer has another {name}"
     yield from _adapter(model)
+    yield from _way_back(draw)
 
 
 def _adapter(model: Any) -> Iterator[str]:
@@ -81,6 +79,27 @@ def _adapter(model: Any) -> Iterator[str]:
         yield "another adapter is sent"
     elif not all(torch.equal(one, own[name].full_tensor()) for name, one in sent.items()):
         yield "of the adapter other numbers are sent"
+
+
+def _way_back(draw: random.Random) -> Iterator[str]:
+    """Yield what is wrong where verl has no copy of the base weights, and subtracts what it has added."""
+    import torch
+
+    alpha = draw.randint(1, 9)
+    model = _model(1, alpha, trained=True)
+    for one in model.parameters():
+        one.data.round_()  # so that sums and differences are exact
+    names = dict(model.named_parameters())
+    before = {name: one.full_tensor().detach().clone() for name, one in names.items()}
+    with sys.modules[_UTILS].merged_lora_context(model):
+        for name, one in before.items():
+            if name.endswith("base_layer.weight"):
+                down, up = (before[name.replace("base_layer", f"lora_{part}.default")] for part in "AB")
+                if not torch.equal(names[name].full_tensor(), one + alpha * up @ down):
+                    yield f"without a copy: {name} is not merged"
+    for name, one in before.items():
+        if not torch.equal(names[name].full_tensor(), one):
+            yield f"without a copy: another {name} comes back"
 
 
 def _sync(model: Any, offload: bool, *, merge: bool) -> Any:
@@ -106,7 +125,7 @@ def _sync(model: Any, offload: bool, *, merge: bool) -> Any:
     return (reader := read()), next(reader)
 
 
-def _model(rank: int, alpha: int, *, trained: bool, outside: bool) -> Any:
+def _model(rank: int, alpha: int, *, trained: bool) -> Any:
     """Return a model with an adapter, of which `B` is 0 until it is trained, over the ranks."""
     import torch
     from peft import LoraConfig, get_peft_model
@@ -121,8 +140,9 @@ def _model(rank: int, alpha: int, *, trained: bool, outside: bool) -> Any:
     base.layers = torch.nn.ModuleList(torch.nn.Module() for _layer in range(2))
     for layer in base.layers:
         layer.q, layer.o = torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.Linear(HIDDEN, HIDDEN)
-    targets = ["q", "merger"] if outside else ["q"]
-    model: Any = get_peft_model(base, LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets))
+    # Where no layer is wrapped that it is a part of, it lies in the root alone.
+    adapter = LoraConfig(r=rank, lora_alpha=alpha, target_modules=["q", "merger"])
+    model: Any = get_peft_model(base, adapter)
     for name, one in model.named_parameters():
         if trained or "lora_B" not in name:
             one.data.normal_()
@@ -132,6 +152,4 @@ def _model(rank: int, alpha: int, *, trained: bool, outside: bool) -> Any:
     return fully_shard(model, mesh=mesh)
 
 
-CONTRACT = Contract(
-    check=with_patches(partial(wrong, outside=True), "verl.lora-merged-sync"), before=("verl.protocol",)
-)
+CONTRACT = Contract(check=with_patches(wrong, "verl.lora-merged-sync"), before=("verl.protocol",))

@@ -409,6 +409,12 @@ def with_aliases(levels: int) -> str:
         ("run.yaml", "---\nranks: 1\n---\nranks: 2", "is not valid YAML"),
         ("run.yaml", "ranks: 2020-13-45", "is not valid YAML"),
         pytest.param("run.yaml", f"ranks: {'9' * 5000}", "is not valid YAML", id="digits"),
+        ("run.yaml", "- {ranks: 2}\n- {ranks: 4}", "has its settings in a list of tables: give those of one"),
+        (
+            "run.yaml",
+            "name: a\njobs:\n- {ranks: 2, b: 1}\n- {ranks: 4}",
+            r"in a list of tables \(jobs\): give those of one",
+        ),
         ("run.yaml", "ranks: &a {b: *a}", "contains itself"),
         pytest.param("run.yaml", "[" * 5000, "nested too deeply", id="brackets"),
         pytest.param("run.yaml", with_aliases(18), "more than 20000 settings", id="aliases"),
@@ -419,6 +425,13 @@ def test_what_cannot_be_settings_says_why(name: str, text: str, why: str, tmp_pa
     with pytest.raises(SettingsError, match=why) as error:
         settings(tmp_path, text, name)
     assert name in str(error.value)
+
+
+def test_a_list_of_tables_beside_the_settings_is_left_out(tmp_path: Path) -> None:
+    lists = "defaults: [{a@b.a: c}, {d@b.d: e}, _self_]\nhooks: [{when: 1}]\n"
+    (tmp_path / "run.yaml").write_text(f"{lists}ranks: 2\nmode: fast\n", encoding="utf-8")
+    found, _ = settings_file.read(str(tmp_path / "run.yaml"), PROGRAMS)
+    assert found == {"hooks": ("...",), "ranks": 2, "mode": "fast"}
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
