@@ -67,7 +67,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     environ = dict(os.environ)
     try:
         if environ.get("OVERLAY") and not settings.armed():
-            say("overlay is off for the command, because OVERLAY=0 is set")
+            say(f"overlay is off for the command, because OVERLAY={environ['OVERLAY']!r} is set")
         else:
             environ = _environment(arguments)
             if status := _refused(arguments.words, environ):

@@ -59,9 +59,11 @@ def test_no_dashes_are_needed(worksite: Venv) -> None:
 
 def test_the_off_switch_works_here_too(worksite: Venv) -> None:
     for options in ([], ["--strict"]):
-        done = run(worksite, *options, "--patches", "acme/*", "python", "-c", PROBE, OVERLAY="0", **PACK)
-        assert (done.returncode, done.stdout.split()[-1] == PATCHED) == (0, False), done.stderr
-        assert "overlay is off for the command, because OVERLAY=0 is set" in done.stderr
+        for said in ("0", " "):
+            words = [*options, "--patches", "acme/*", "python", "-c", PROBE]
+            done = run(worksite, *words, OVERLAY=said, **PACK)
+            assert (done.returncode, done.stdout.split()[-1] == PATCHED) == (0, False), done.stderr
+            assert f"overlay is off for the command, because OVERLAY={said!r} is set" in done.stderr
     done = run(worksite, "python", "-c", "print('ran')", OVERLAY="perhaps")
     assert (done.returncode, done.stdout) == (2, "")
     assert "the command was not started: OVERLAY='perhaps' is neither yes" in done.stderr
