@@ -7,6 +7,7 @@ Python that the command runs in is armed at all.
 from __future__ import annotations
 
 import os
+from itertools import dropwhile
 from shutil import which
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
@@ -169,14 +170,17 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     from overlay.launch.doctor import behind_starters, on_path, path_of, shell_of
 
     path = environ.get("PATH")
-    shell = shell_of(command, path)
+    behind, shell = behind_starters(command, path), shell_of(command, path)
     if not shell:
-        program = (behind_starters(command, path) or command)[0]
+        program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
         return [f"overlay cannot tell which Python {program} starts. {_UNTOLD}"] if there else []
     unpatched: dict[str, str] = {}
+    before = command[: len(command) - len(behind)]
+    # Which may take the variables away.
+    env = tuple(dropwhile(lambda word: os.path.basename(word) != "env", before))
     for interpreter in on_path(path_of(shell, environ)):  # a script may start `python` or `python3`
-        _, reason, _ = _asked(interpreter, environ)
+        _, reason, _ = _asked(interpreter.replace(behind=env), environ)
         if reason:
             unpatched[os.path.basename(interpreter.path)] = reason
     names = " and ".join(f"`{name}`" for name in unpatched)

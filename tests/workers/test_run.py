@@ -156,9 +156,13 @@ def test_an_interpreter_that_reads_no_start_up_files_is_refused(worksite: Venv) 
 
 
 def test_variables_that_env_takes_away_start_nothing(worksite: Venv) -> None:
-    for words in (["env", "-i"], ["env", "-u", "OVERLAY"], ["nohup", "env", "-i", "A=1"]):
+    for words in (["/usr/bin/env", "-i"], ["env", "-u", "OVERLAY"], ["nohup", "env", "-i", "A=1"]):
         said = refused(worksite, *words, str(worksite.python), "-c", PROBE)
         assert f"{' '.join(words[-2:])} {worksite.python} does not get" in said
+        path = f"PATH={worksite.on_path()['PATH']}"
+        assert "does not get the variables" in refused(
+            worksite, "--strict", *words, path, "sh", "-c", "echo ran"
+        )
 
 
 def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_strict_or_pinned(
