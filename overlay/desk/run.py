@@ -7,6 +7,8 @@ Python that the command runs in is armed at all.
 from __future__ import annotations
 
 import os
+from itertools import dropwhile
+from shutil import which
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
@@ -21,10 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from overlay.launch.doctor import Interpreter
+
 #: The exit codes of a shell for a command that cannot be started.
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: The options of `overlay run` that take a value.
 _WITH_VALUE = ("--patches", "--pin")
+_UNTOLD = (
+    "What to do: put `overlay run` behind it, right before the Python or the script that it starts; or set "
+    "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
+)
 _EPILOG = (
     "All words after COMMAND are passed to it; you may put -- before it. Exit codes: that of the "
     "command; 1 its Python would not be patched; 2 a setting, the selection, a pack or the pin is wrong (in "
@@ -67,7 +75,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     environ = dict(os.environ)
     try:
         if environ.get("OVERLAY") and not settings.armed():
-            say("overlay is off for the command, because OVERLAY=0 is set")
+            say(f"overlay is off for the command, because OVERLAY={environ['OVERLAY']!r} is set")
         else:
             environ = _environment(arguments)
             if status := _refused(arguments.words, environ):
@@ -120,44 +128,64 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code if the command must not start, 0 if it may. Raises `OverlayError`."""
-    from overlay.launch.doctor import ask, interpreter_of, interpreter_of_ranks, on_path, path_of, refusal
+    from overlay.launch.doctor import command_of_ranks, interpreter_of
 
-    path = environ.get("PATH")
-    known, ranks = interpreter_of(words, path), interpreter_of_ranks(words, environ)
-    checked = known is None  # then the command may start any Python, this one among them
-    if checked:
-        _check(environ)
-    unpatched: dict[str, str] = {}
-    # A script may start `python` or `python3`.
-    for interpreter in (
-        *([known] if known else on_path(path_of(words, environ))),
-        *([ranks] if ranks else ()),
-    ):
-        why = ", because its Python would not be patched"
-        try:
-            answer = ask(interpreter, environ)
-        except OSError as error:
-            status, why = EXIT_NO_COMMAND, ""
-            reason = f"{interpreter.path} cannot be asked whether it would be: {error}"
-        else:
-            if not checked and not answer.other:
-                _check(environ)
-                checked = True
-            status, reason = EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer)
-        if reason and interpreter in (known, ranks):
+    unsure: list[str] = []
+    for command in filter(None, (words, command_of_ranks(words, environ))):
+        known = interpreter_of(command, environ.get("PATH"))
+        if known is None:
+            _check(environ)  # the command may start any Python, this one among them
+            unsure += _unsure(command, environ)
+            continue
+        status, reason, other = _asked(known, environ)
+        if not other:
+            _check(environ)
+        if reason:
+            why = ", because its Python would not be patched" if status != EXIT_NO_COMMAND else ""
             say(f"the command was not started{why}: {reason}")
             return status
+    if not unsure:
+        return 0
+    if not (settings.strict(environ=environ) or settings.pin(environ)):
+        say(f"the command is started anyway: {unsure[0]}")
+        return 0
+    say(f"the command was not started, because the job is strict or pinned: {unsure[0]}")
+    return EXIT_LOUD
+
+
+def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str, bool]:
+    """Return an exit code, why a Python would not be patched (empty if it would), and if it is not ours."""
+    from overlay.launch.doctor import ask, refusal
+
+    try:
+        answer = ask(interpreter, environ)
+    except OSError as error:
+        reason = f"{interpreter.path} cannot be asked whether it would be: {error}"
+        return EXIT_NO_COMMAND, reason, True
+    return EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer), answer.other
+
+
+def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
+    """Return what may go wrong with a command that is no Python: it starts one, and not a patched one."""
+    from overlay.launch.doctor import behind_starters, on_path, path_of, shell_of
+
+    path = environ.get("PATH")
+    behind, shell = behind_starters(command, path), shell_of(command, path)
+    if not shell:
+        program = (behind or command)[0]
+        there = which(command[0], path=path)  # else the command itself will say that it is not
+        return [f"overlay cannot tell which Python {program} starts. {_UNTOLD}"] if there else []
+    unpatched: dict[str, str] = {}
+    before = command[: len(command) - len(behind)]
+    # Which may take the variables away.
+    env = tuple(dropwhile(lambda word: os.path.basename(word) != "env", before))
+    for interpreter in on_path(path_of(shell, environ)):  # a script may start `python` or `python3`
+        _, reason, _ = _asked(interpreter.replace(behind=env), environ)
         if reason:
             unpatched[os.path.basename(interpreter.path)] = reason
-    if not unpatched:
-        return 0
-    names, reason = " and ".join(f"`{name}`" for name in unpatched), next(iter(unpatched.values()))
-    what = f"{words[0]} may start any Python, and {names} on the PATH would run without patches: {reason}"
-    if not (settings.strict(environ=environ) or settings.pin(environ)):
-        say(f"the command is started anyway: {what}")
-        return 0
-    say(f"the command was not started, because the job is strict or pinned: {what}")
-    return EXIT_LOUD
+    names = " and ".join(f"`{name}`" for name in unpatched)
+    what = f"{command[0]} may start any Python, and {names} on the PATH would run without patches"
+    return [f"{what}: {reason}" for reason in unpatched.values()]
 
 
 def _check(environ: dict[str, str]) -> None:

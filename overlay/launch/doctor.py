@@ -30,11 +30,13 @@ PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
 #: The name of the start-up files, without their endings.
 _NAME = "overlay-startup"
 #: Programs that start the command in their arguments, in the same environment and on the same machine.
-_STARTERS = (
-    "chrt", "env", "gdb", "ionice", "nice", "nohup", "numactl", "perf", "setsid", "stdbuf", "strace",
-    "taskset", "time", "timeout",
+STARTERS = (
+    "chrt", "env", "flock", "gdb", "ionice", "nice", "nohup", "nsys", "numactl", "perf", "prlimit", "setsid",
+    "stdbuf", "strace", "taskset", "time", "timeout", "unshare", "xargs",
 )  # fmt: skip
-_SHELLS = ("bash", "dash", "ksh", "sh", "zsh")
+#: Words before that command which are also names of programs.
+_NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "true")
+_SHELLS = ("ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh")
 
 
 class Interpreter(Record):
@@ -58,22 +60,37 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
     named = _first_line(program)
     if named and _is_python(named[0]):
         return interpreter_of(named, path)
-    if os.path.basename(words[0]) in _STARTERS:
-        for start in range(1, len(words)):
-            found = interpreter_of(words[start:], path)
-            if found is not None:
-                env = tuple(words[:start]) if os.path.basename(words[0]) == "env" else ()
-                return found.replace(behind=env + found.behind)
+    if os.path.basename(words[0]) in STARTERS:
+        command = _behind(words, path)
+        found = interpreter_of(command, path)
+        if found is not None and os.path.basename(words[0]) == "env":
+            return found.replace(behind=(*words[: len(words) - len(command)], *found.behind))
+        return found
     return None
 
 
-def interpreter_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> Interpreter | None:
-    """Return the Python that torchrun is told to start its ranks with, `None` if it is not told."""
-    path = environ.get("PATH")
-    if "--no-python" not in words:
-        return interpreter_of([environ.get("PYTHON_EXEC", "")], path)
-    after = range(words.index("--no-python") + 1, len(words))
-    return next(filter(None, (interpreter_of(words[at:], path) for at in after)), None)
+def _behind(words: Sequence[str], path: str | None) -> Sequence[str]:
+    """Return the words behind the first one from the first that names a program, none if none does."""
+    rest = range(1, len(words))
+    found = (at for at in rest if words[at] not in _NO_PROGRAMS and which(words[at], path=path))
+    return words[next(found, len(words)) :]
+
+
+def behind_starters(words: Sequence[str], path: str | None) -> Sequence[str]:
+    """Return the command behind all programs that start another, nothing if it cannot be found."""
+    while words and os.path.basename(words[0]) in STARTERS:
+        words = _behind(words, path)
+    return words
+
+
+def command_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
+    """Return the command that torchrun is told to start its ranks with, nothing if it is not told."""
+    for at, word in enumerate(words):
+        # As argparse has it, which takes the beginning of an option for the option.
+        told = word[:5] in ("--no-", "--no_") and "--no-python".startswith(word.replace("_", "-"))
+        if told and any("distributed" in one or one.endswith("torchrun") for one in words[:at]):
+            return _behind(words[at:], environ.get("PATH"))
+    return [environ["PYTHON_EXEC"]] if environ.get("PYTHON_EXEC") else []
 
 
 def _is_python(program: str) -> bool:
@@ -99,28 +116,28 @@ def _options(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def path_of(words: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """Return the PATH by which a command finds programs: a login shell makes its own, and is asked for it."""
-    path = environ.get("PATH")
+def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
+    """Return the command of the shell that a command runs in, by a PATH, nothing if that is none."""
+    words = behind_starters(words, path)
     program = which(words[0], path=path) if words else None
     if program is None:
-        return path
-    if os.path.basename(program) in _SHELLS:
-        options = takewhile(lambda word: word[:1] in ("-", "+"), words[1:])
-        if not any(word == "--login" or (word[:2] != "--" and "l" in word[1:]) for word in options):
-            return path
+        return ()
+    command = words if os.path.basename(program) in _SHELLS else _first_line(program)
+    return command if command and os.path.basename(command[0]) in _SHELLS else ()
+
+
+def path_of(shell: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Return the PATH by which a shell finds programs: a login shell makes its own, and is asked for it."""
+    path = environ.get("PATH")
+    options = takewhile(lambda word: word[:1] in ("-", "+"), shell[1:])
+    if any(word == "--login" or (word[:2] != "--" and "l" in word[1:]) for word in options):
         with suppress(OSError, subprocess.SubprocessError):  # then the command itself will say what is wrong
             done = subprocess.run(
-                [program, "-lc", "printf '\\n%s' \"$PATH\""], env={**environ}, stdin=subprocess.DEVNULL,
+                [shell[0], "-lc", "printf '\\n%s' \"$PATH\""], env={**environ}, stdin=subprocess.DEVNULL,
                 capture_output=True, text=True, errors="replace", timeout=60, check=True,
             )  # fmt: skip
             return done.stdout.rpartition("\n")[2]
-        return path
-    if os.path.basename(program) in _STARTERS:
-        shell = next((at for at, word in enumerate(words) if os.path.basename(word) in _SHELLS), len(words))
-        return path_of(words[shell:], environ)
-    named = _first_line(program)
-    return path_of(named, environ) if named and os.path.basename(named[0]) in _SHELLS else path
+    return path
 
 
 def _first_line(program: str) -> list[str]:

@@ -46,6 +46,11 @@ def variables() -> dict[str, str]:
     return {**found, **settings.absolute_paths(), **here().asked(), "OVERLAY": "1"}
 
 
+def _armed_at_start() -> bool:
+    """Return whether the start-up file has armed this process."""
+    return bool(getattr(sys.modules.get("overlay.launch.startup"), "started", False))
+
+
 class Interception:
     """Wraps a function in each of some modules, now or as soon as the module is imported."""
 
@@ -111,7 +116,7 @@ class Interception:
         if self._unarmed is None:
             self._unarmed = ""
             # If the start-up file has not run here, it may not run elsewhere either.
-            if not getattr(sys.modules.get("overlay.launch.startup"), "started", False):
+            if not _armed_at_start():
                 from overlay.launch.doctor import why_unarmed
 
                 self._unarmed = why_unarmed()
@@ -134,6 +139,8 @@ _NOT_ENABLED = "overlay is not enabled at their start"
 _WORKER = "ray._private.worker"
 _CLIENT = "ray.util.client_connect"
 _JOBS = "ray.dashboard.modules.job.sdk"
+#: By module, the call by which any process of a job starts an actor or a task.
+_STARTS = {"ray.actor": "ActorClass._remote", "ray.remote_function": "RemoteFunction._remote"}
 #: Fields of a `runtime_env` that give workers another Python, which may lack overlay. (The environments of
 #: `pip` and `uv` see the packages of the cluster's Python, its start-up files included.)
 _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
@@ -146,13 +153,18 @@ _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(
 
 
 class RayJobs(Interception):
-    """Wraps the calls by which a driver, a client and a submitter send the settings of a job."""
+    """Wraps the calls by which a driver, a client and a submitter send the settings of a job.
+
+    A worker that enables itself sends none: it is told of each actor and task that it starts unpatched.
+    """
 
     def __init__(self) -> None:
         submit = "JobSubmissionClient.submit_job"
-        super().__init__("Ray", {_WORKER: "connect", _CLIENT: "connect", _JOBS: submit})
+        super().__init__("Ray", {_WORKER: "connect", _CLIENT: "connect", _JOBS: submit, **_STARTS})
 
     def _stand_in(self, name: str, module: Any, original: Any) -> Any:
+        if name in _STARTS:
+            return self._started_by_worker(original)
         names, settings_in = _parameters(original), "runtime_env" if name == _JOBS else "job_config"
         if settings_in not in names:
             # It does not matter in workers, which the environment has armed.
@@ -182,6 +194,24 @@ class RayJobs(Interception):
             return original(**{**given, settings_in: made})
 
         return stand_in
+
+    def _started_by_worker(self, original: Any) -> Any:
+        def remote(*args: Any, **kwargs: Any) -> Any:
+            worker = sys.modules[_WORKER]
+            # What arms a worker at its start arms those that it starts.
+            late = self._finder is not None and not _armed_at_start()
+            if late and worker.global_worker.mode == worker.WORKER_MODE:
+                own = (kwargs.get("runtime_env") or {}).get("env_vars") or {}
+                if "OVERLAY" not in {**_sent(worker.global_worker), **own}:
+                    self._refuse(
+                        "overlay.enable() was called in a worker: the actors and tasks that it starts run "
+                        "without patches",
+                        "call it in the driver, before ray.init, or start them with "
+                        "`.options(runtime_env=overlay.ray.runtime_env())`",
+                    )
+            return original(*args, **kwargs)
+
+        return remote if original is not None else None
 
     def _connected(self, given: dict[str, Any]) -> Any:
         """Return the settings of a job that this process drives, with the variables that arm.

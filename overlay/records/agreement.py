@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: The most runs of ranks, such as `0-2`, that a line of a report names: there may be thousands of them.
 RUNS = 64
+_DROPPED = "selection drops the patch that compares"
 
 
 class Account(Record):
@@ -189,8 +190,8 @@ def silence(ranks: Iterable[int], timeout: float) -> str:
     if not silent:
         return ""
     return (
-        f"{spans(silent)} did not take part within {timeout:g} s: overlay was not enabled there when the "
-        "process groups were made, or the process hangs or has ended\n"
+        f"{spans(silent)} did not take part within {timeout:g} s: overlay was not enabled there, or its "
+        f"{_DROPPED}, when the process groups were made, or the process hangs or has ended\n"
     )
 
 
@@ -198,7 +199,7 @@ def lateness(ranks: Iterable[int], waited: float, timeout: float) -> str:
     """Return a sentence on ranks that are waited for."""
     return (
         f"{spans(ranks)} did not join the comparison of patches within {waited:.0f} s: overlay is not "
-        f"enabled there, or start-up is slow; waiting another {timeout - waited:.0f} s"
+        f"enabled there, or its {_DROPPED}, or start-up is slow; waiting another {timeout - waited:.0f} s"
     )
 
 

@@ -185,6 +185,30 @@ def late() -> dict[str, Any]:
     return found
 
 
+def in_a_worker() -> dict[str, Any]:
+    """Enable in a task, as in the main task of verl, and start others from there."""
+    import ray
+
+    def main(*, strict: bool) -> dict[str, Any]:
+        import overlay.ray
+
+        overlay.enable("acme/*", strict=strict)
+        armed = {"runtime_env": overlay.ray.runtime_env()}
+        found = {"by hand": ray.get(ray.remote(Probe).options(**armed).remote().probe.remote())}
+        found["task by hand"] = ray.get(ray.remote(**armed)(probe).remote())
+        if strict:
+            return {**found, "task": said(ray.remote(probe).remote), "actor": said(ray.remote(Probe).remote)}
+        actor = ray.remote(Probe).remote()
+        return {**found, "task": ray.get(ray.remote(probe).remote()), "actor": ray.get(actor.probe.remote())}
+
+    ray.init(runtime_env={"env_vars": {"OVERLAY_PACKS": "acme"}})
+    heard = hears("run without patches")
+    started: Any = ray.remote(max_calls=1)(main)
+    found = {"strict": ray.get(started.remote(strict=True)), "warned": ray.get(started.remote(strict=False))}
+    heard.wait(60)
+    return found
+
+
 def otherwise() -> dict[str, Any]:
     """Enable once a job is there whose workers have other patches than this process."""
     import ray

@@ -134,6 +134,17 @@ def test_a_job_that_was_started_with_other_settings_is_heard_of(cluster: Cluster
     assert found["enabled"] == "False"
 
 
+def test_a_worker_that_enables_itself_hears_that_what_it_starts_is_not_armed(cluster: Cluster) -> None:
+    found, done = cluster.job("in_a_worker")
+    for kind in ("task", "actor"):
+        assert "the actors and tasks that it starts run without patches" in found["strict"][kind]
+        assert of(found["warned"][kind], UNARMED) == UNARMED
+    assert (done.stdout + done.stderr).count("overlay: Ray: overlay.enable() was called in a worker") == 1
+    for job in ("strict", "warned"):
+        for kind in ("by hand", "task by hand"):
+            assert of(found[job][kind], ARMED) == ARMED, (job, kind)
+
+
 def test_a_lock_that_workers_cannot_read_fails_what_is_asked_of_them(cluster: Cluster) -> None:
     """A worker that ends at its start would be started again for ever, and the driver would wait."""
     found, done = cluster.job("unreadable")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from worksite import PATCHED, PROBE, Venv
 
 PACK = {"OVERLAY_PACKS": "acme"}
+#: How torchrun may be told that ranks are started without its Python.
+NO_PYTHON = ("--no-python", "--no_python", "--no-py")
 RAN = ("-c", "print('ran')")
 
 
@@ -59,9 +62,11 @@ def test_no_dashes_are_needed(worksite: Venv) -> None:
 
 def test_the_off_switch_works_here_too(worksite: Venv) -> None:
     for options in ([], ["--strict"]):
-        done = run(worksite, *options, "--patches", "acme/*", "python", "-c", PROBE, OVERLAY="0", **PACK)
-        assert (done.returncode, done.stdout.split()[-1] == PATCHED) == (0, False), done.stderr
-        assert "overlay is off for the command, because OVERLAY=0 is set" in done.stderr
+        for said in ("0", " "):
+            words = [*options, "--patches", "acme/*", "python", "-c", PROBE]
+            done = run(worksite, *words, OVERLAY=said, **PACK)
+            assert (done.returncode, done.stdout.split()[-1] == PATCHED) == (0, False), done.stderr
+            assert f"overlay is off for the command, because OVERLAY={said!r} is set" in done.stderr
     done = run(worksite, "python", "-c", "print('ran')", OVERLAY="perhaps")
     assert (done.returncode, done.stdout) == (2, "")
     assert "the command was not started: OVERLAY='perhaps' is neither yes" in done.stderr
@@ -124,7 +129,7 @@ def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> N
         ([script], {}),
         ([long], {}),
         # The ranks that torchrun starts.
-        ([launcher, "--nproc-per-node", "2", "--no-python", python, "x.py"], {}),
+        *(([launcher, "--nproc-per-node", "2", no, python, "x.py"], {}) for no in NO_PYTHON),
         ([launcher, "--nproc-per-node", "2", "x.py"], {"PYTHON_EXEC": python}),
     ]
     for words, environ in cases:
@@ -151,9 +156,13 @@ def test_an_interpreter_that_reads_no_start_up_files_is_refused(worksite: Venv) 
 
 
 def test_variables_that_env_takes_away_start_nothing(worksite: Venv) -> None:
-    for words in (["env", "-i"], ["env", "-u", "OVERLAY"], ["nohup", "env", "-i", "A=1"]):
+    for words in (["/usr/bin/env", "-i"], ["env", "-u", "OVERLAY"], ["nohup", "env", "-i", "A=1"]):
         said = refused(worksite, *words, str(worksite.python), "-c", PROBE)
         assert f"{' '.join(words[-2:])} {worksite.python} does not get" in said
+        path = f"PATH={worksite.on_path()['PATH']}"
+        assert "does not get the variables" in refused(
+            worksite, "--strict", *words, path, "sh", "-c", "echo ran"
+        )
 
 
 def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_strict_or_pinned(
@@ -174,6 +183,53 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
         for held in (["--strict"], ["--pin", file]):
             why = refused(worksite, *held, "sh", "-c", "echo ran", **environ)
             assert f"not started, because the job is strict or pinned: {said}" in why
+
+
+@pytest.mark.parametrize("no_python", NO_PYTHON)
+def test_of_a_shell_that_torchrun_starts_each_python_is_asked(
+    no_python: str, worksite: Venv, other: Venv
+) -> None:
+    launcher = program(worksite.folder / "bin/torchrun", f"#!{worksite.python}\nprint('ran')\n")
+    script = program(worksite.folder / "rank.sh", "#!/bin/sh\n")
+    for command in (["sh", script], ["--log-dir", "logs", script]):
+        words = [launcher, no_python, *command]
+        assert run(worksite, "--strict", *words).stderr == ""
+        said = refused(worksite, "--strict", *words, **other.on_path())
+        assert "may start any Python, and `python` on the PATH would run without patches: " in said
+
+
+def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither_strict_nor_pinned(
+    worksite: Venv, other: Venv, tmp_path: Path
+) -> None:
+    """As `uv run`, `srun` and `docker run` may, which no look at the words can tell."""
+    (tmp_path / "uv").symlink_to(str(shutil.which("env")))
+    launcher = str(tmp_path / "uv")
+    torchrun = program(worksite.folder / "bin/torchrun", f"#!{worksite.python}\nprint('ran')\n")
+    file = str(tmp_path / "overlay.lock")
+    worksite.read("lock", "--file", file)
+    said = f"overlay cannot tell which Python {launcher} starts. What to do: put `overlay run` behind it"
+    for before in ([], ["nohup"], ["env", "-C", str(tmp_path)], [torchrun, "--no-python"]):
+        words = [*before, launcher, "python", *RAN]
+        done = run(worksite, *words)
+        assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 1), done.stderr
+        assert done.stderr.startswith(f"overlay: the command is started anyway: {said}")
+        for held in (["--strict"], ["--pin", file]):
+            why = refused(worksite, *held, *words)
+            assert f"not started, because the job is strict or pinned: {said}" in why
+    # What it says to do.
+    words = [launcher, str(worksite.python), "-m", "overlay", "run", "--strict", "python", *RAN]
+    done = worksite.run("-c", f"import os; os.execv({launcher!r}, {words!r})", **worksite.on_path())
+    assert (done.stdout, done.stderr) == ("ran\n", "")
+
+
+def test_a_launcher_of_this_machine_hands_on_the_path(worksite: Venv, other: Venv, tmp_path: Path) -> None:
+    done = run(worksite, "--strict", "nsys", str(other.python), PATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (127, "overlay: nsys: command not found\n")
+    program(tmp_path / "nsys", '#!/bin/sh\nshift 3\nexec "$@"\n')
+    path = {"PATH": f"{tmp_path}:{worksite.on_path()['PATH']}"}
+    words = ["nsys", "profile", "--cuda-memory-usage", "true"]
+    assert run(worksite, "--strict", *words, "python", *RAN, **path).stdout == "ran\n"
+    assert "is a different Python, without" in refused(worksite, *words, str(other.python), *RAN, **path)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from overlay.desk.audit.script import commands, file_text
 from overlay.errors import SettingsError
+from overlay.launch.doctor import STARTERS
 from overlay.model.record import TYPE_CHECKING
 from overlay.source.conditions import Open
 
@@ -32,10 +33,7 @@ _UNTOLD = re.compile(
 #: What is filled in before anything reads it: by a shell, by Hydra, or in a template.
 _OPEN = re.compile(r".*[$`].*|.*\{\{.*|\?\?\?|<.*>|@\w+@|%\w+%", re.DOTALL)
 #: Commands that start a program with the words behind its name.
-_LAUNCHERS = (
-    "env", "exec", "mpirun", "nohup", "nsys", "numactl", "python*", "ray", "srun", "stdbuf", "time",
-    "timeout", "torchrun", "uv",
-)  # fmt: skip
+_LAUNCHERS = (*STARTERS, "exec", "mpirun", "python*", "ray", "srun", "torchrun", "uv")
 #: A value that stands for several in Hydra, or calls a function of Hydra's.
 _SWEPT = re.compile(r"[^\[{]*[,(\\].*", re.DOTALL)
 #: Words by which a text in YAML shows that it is a command, or a part of one.
