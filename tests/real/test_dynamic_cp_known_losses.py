@@ -36,7 +36,8 @@ from verl.workers.utils import losses
 from overlay.patches._dynamic_cp.losses import is_sum
 
 def loss(name):
-    config = SimpleNamespace(policy_loss={"loss_mode": name}, loss_agg_mode="token-mean", loss_scale_factor=None)
+    settings = {"loss_agg_mode": "token-mean", "loss_scale_factor": None}
+    config = SimpleNamespace(policy_loss={"loss_mode": name}, **settings)
     return functools.partial(losses.ppo_loss, config=config)
 
 def wrapped(*given, **named):
@@ -155,7 +156,7 @@ def test_beside_all_other_patches_the_same_losses_are_sums(listed: Listed, findi
     company = findings(folder, IN_COMPANY, "all", str(SEED))
     assert (alone["replaced"], company["replaced"]) == (False, True)
     assert alone["sums"] == company["sums"] == {name: name in SUMS for name in (*SUMS, *OTHERS)}
-    assert alone["sft"] and company["sft"]
+    assert (alone["sft"], company["sft"]) == (True, True)
     # Through the replacement that is looked through, to the bit what verl's own returns.
     assert company["values"] == alone["values"]
     assert not alone["wrapped"]

@@ -197,7 +197,12 @@ def _on_two_ranks(seed: str) -> Iterator[str]:
             ParamKey(name=f"*{name}"): {"max_lr": rates[name], "min_lr": rates[name] / 10}
             for name in ("tower", "head")
         }
-        usual = {"lr": rates["rest"], "min_lr": rates["rest"] / 10, "weight_decay": 0.01, "bf16": True}
+        usual: dict[str, Any] = {
+            "lr": rates["rest"],
+            "min_lr": rates["rest"] / 10,
+            "weight_decay": 0.01,
+            "bf16": True,
+        }
         made = parts.optimizer(chunk, own, use_distributed_optimizer=True, **usual)
         made.model = chunk
         _step(made)

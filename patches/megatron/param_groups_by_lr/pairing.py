@@ -75,7 +75,7 @@ def _swaps(order: list[int]) -> Iterator[list[int]]:
 
 def _edits(new: Any, old: Any) -> Edits:
     """Return what has been changed of a group, if these are the same."""
-    found = set()
+    found: set[tuple[Any, ...]] = set()
     for field, one, two in zip(READ, identity(new, READ), identity(old, READ), strict=True):
         if one == two:
             continue
