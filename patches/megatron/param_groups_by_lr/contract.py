@@ -81,13 +81,26 @@ def _among_more(draw: random.Random) -> str:
 
 
 def _drawn(draw: random.Random) -> tuple[dict[str, float], dict[str, float]]:
-    """Return rates that were saved, of which one may be 0, and others: some kept, some scaled by a factor."""
+    """Return rates that were saved, of which one may be 0, and others: some kept, some scaled by a factor.
+
+    One group may so get what another had, if they keep their order: two that changed places look the same.
+    """
     names = ("rest", "tower", "adapter", "head", "value")[: draw.randint(3, 5)]
-    saved = {name: 10 ** draw.uniform(-6, -2) for name in names}
-    if draw.random() < 0.5:
-        saved[draw.choice(names[1:])] = 0.0
-    factor = draw.choice((0.1, 0.3, 2, 10, draw.uniform(1.5, 50)))
-    return saved, {name: rate * (factor if draw.random() < 0.6 else 1) for name, rate in saved.items()}
+    while True:
+        saved = {name: 10 ** draw.uniform(-6, -2) for name in names}
+        one, two = draw.sample(names[1:], 2)
+        between = saved[one] / saved[two]
+        factor = draw.choice((0.1, 0.3, 2, 10, draw.uniform(1.5, 50), between))
+        if draw.random() < 0.5:
+            saved[draw.choice(names[1:])] = 0.0
+        asked = {name: rate * (factor if draw.random() < 0.6 else 1) for name, rate in saved.items()}
+        if factor != between or _order(saved) == _order(asked):
+            return saved, asked
+
+
+def _order(rates: dict[str, float]) -> list[str]:
+    """Return the names of groups as Megatron orders them: by rate, after the one without one of its own."""
+    return sorted(rates, key=lambda name: (name != "rest", rates[name]))
 
 
 def _changed_sides(saved: dict[str, float], asked: dict[str, float]) -> dict[str, float]:
@@ -101,13 +114,14 @@ def _changed_sides(saved: dict[str, float], asked: dict[str, float]) -> dict[str
 
 
 def _groups(rates: dict[str, float]) -> list[dict[str, Any]]:
-    """Return parameter groups as Megatron orders them: by rate, after the one without a rate of its own."""
+    """Return parameter groups in Megatron's order."""
     return [
         {
-            "name": name, "params": [], "default_config": name == "rest", "max_lr": rate, "min_lr": 0.0,
-            "wd_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False, "is_decoupled_lr": False,
+            "name": name, "params": [], "default_config": name == "rest", "max_lr": rates[name],
+            "min_lr": 0.0, "wd_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False,
+            "is_decoupled_lr": False,
         }
-        for name, rate in sorted(rates.items(), key=lambda one: (one[0] != "rest", one[1]))
+        for name in _order(rates)
     ]  # fmt: skip
 
 
@@ -226,8 +240,7 @@ def _on_two_ranks(seed: str) -> Iterator[str]:
         got = [(group["max_lr"], len(group["params"])) for group in after.param_groups]
         if len(told) != 3 or all(count for _, count in told):
             yield f"of three groups this rank has {told}"
-        here = sorted(asked, key=lambda name: (name != "rest", asked[name]))
-        if [rate for rate, _ in got] != [saved[name] for name in here]:
+        if [rate for rate, _ in got] != [saved[name] for name in _order(asked)]:
             yield f"from {saved}, resumed with {asked}, a rank goes on with {got}"
 
 
