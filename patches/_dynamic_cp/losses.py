@@ -27,6 +27,8 @@ _TABLE = "losses.tested.json"
 _SUMS: dict[str, list[str]] = json.loads(get_data(__package__ or "", _TABLE) or b"")
 #: Losses as they are given to the engine, and the name of what they, and policy losses, add up by.
 _SFT, _PPO, _ADDS_UP = "sft_loss", "ppo_loss", "agg_loss"
+#: Of known functions those around which a patch of ours stands that hands on all a policy's loss gives them.
+HANDED_ON = {_ADDS_UP: "verl.critic-loss-scale"}
 
 
 def is_sum(loss_function: Any) -> bool:
@@ -112,7 +114,13 @@ def _known(function: Any) -> str:
     """Return the name of a function whose source is known to be a sum, empty for any other."""
     from types import FunctionType
 
-    # Never what `__wrapped__` says: around it may be anything.
+    from overlay.runtime.search import ORIGINAL, OWNER, is_wrapper
+
+    # Never what `__wrapped__` says: around it may be anything. Whoever wraps ours has copied its marks.
+    if type(function) is FunctionType and not is_wrapper(function):
+        owner = vars(function).get(OWNER)
+        if owner is not None and owner == HANDED_ON.get(function.__name__):
+            function = vars(function)[ORIGINAL]
     code = function.__code__ if type(function) is FunctionType else None
     return code.co_name if code is not None and digest_of(code) in _SUMS.get(code.co_name, ()) else ""
 

@@ -30,6 +30,8 @@ CASES = [
     *(f"{kind}, mixed" for kind in ("width", "width geo_mean", "width user", "width one", "per token loss")),
     *(f"user {name}, mixed" for name in USERS),
 ]
+#: With all patches: another may stand around what a loss adds up by.
+IN_COMPANY = ("vanilla, mixed", "gspo, mixed", "geo_mean, mixed", "sft, mixed")
 
 
 def results() -> dict[str, list[Any]]:
@@ -63,6 +65,14 @@ def test_each_loss_is_that_of_one_process(case: str) -> None:
     found = found_in(case)
     assert_right(found)
     assert all(result["micro-batches"] == 1 + ("width one" not in case) for result in found)
+
+
+@pytest.mark.parametrize("case", IN_COMPANY)
+def test_beside_all_other_patches_each_loss_is_that_of_one_process(case: str) -> None:
+    found = rows_of(run_once(WORLD, RANKS / "loss_cases.py", patches="all", only=IN_COMPANY), case)
+    assert_right(found)
+    is_sum = case.partition(",")[0] in [*SUMS, "sft"]
+    assert [result["as a sum"] for result in found] == [is_sum] * WORLD
 
 
 @pytest.mark.parametrize("name", ["vanilla", "clip_cov", "geo_mean"])

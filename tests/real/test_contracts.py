@@ -72,7 +72,7 @@ RIGHT = [(row.patch, newest(row)) for row in ROWS if row.verdict == "not-needed"
 #: What these change is changed, and counted, on several ranks alone, if not on others than this process.
 COUNTED_BY_RANKS = (
     "megatron.gated-norm-over-tp", "megatron.label-smoothing-over-tp", "megatron.mla-rotary-key-over-tp",
-    "megatron.gate-of-own-heads", "megatron.moe-tracker-with-mtp",
+    "megatron.gate-of-own-heads", "megatron.gdn-cp-comm-type", "megatron.moe-tracker-with-mtp",
     "slime.allgather-cp-replay", "slime.hf-attention-gradient", "slime.overlap-again", "slime.whiten-over-cp",
     "miles.whiten-over-cp", "verl.agreement", "verl.lora-merged-sync", "verl.vpp-training-hooks",
 )  # fmt: skip

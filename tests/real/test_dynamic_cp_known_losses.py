@@ -3,17 +3,60 @@
 from __future__ import annotations
 
 import functools
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from checks import SEED
+from listed_sources import Findings, Listed
 
-from overlay.patches._dynamic_cp.losses import BY_WIDTH, is_sum, name_of, with_width
+from overlay.patches._dynamic_cp.losses import BY_WIDTH, HANDED_ON, is_sum, name_of, with_width
+from overlay.source.registry import load_patches
 
 pytestmark = [pytest.mark.real, pytest.mark.quick]
 
+ROOT = Path(__file__).parents[2]
 SUMS = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "cispo")
 OTHERS = ("clip_cov", "kl_cov", "geo_mean", "bypass_mode")
+
+#: What the losses of each kind come to alone and with a selection, and whether they are taken for sums.
+IN_COMPANY = """
+import functools, json, sys
+from types import SimpleNamespace
+import overlay
+
+overlay.enable(sys.argv[1], strict=False)
+from overlay.compat.verl_imports import stand_in
+stand_in()
+import torch
+from verl.trainer.ppo import core_algos
+from verl.workers.utils import losses
+from overlay.patches._dynamic_cp.losses import is_sum
+
+def loss(name):
+    settings = {"loss_agg_mode": "token-mean", "loss_scale_factor": None}
+    config = SimpleNamespace(policy_loss={"loss_mode": name}, **settings)
+    return functools.partial(losses.ppo_loss, config=config)
+
+def wrapped(*given, **named):
+    return core_algos.agg_loss(*given, **named)
+
+torch.manual_seed(int(sys.argv[2]))
+values, mask = torch.randn(5, 7), torch.rand(5, 7) > 0.4
+known = {"dp_size": 3, "batch_num_tokens": 40, "global_batch_size": 11, "loss_scale_factor": 6}
+modes = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+found = {
+    "sums": {name: is_sum(loss(name)) for name in core_algos.POLICY_LOSS_REGISTRY},
+    "sft": is_sum(losses.sft_loss),
+    "values": [float(core_algos.agg_loss(values, mask, mode, **known)) for mode in modes],
+    "replaced": hasattr(core_algos.agg_loss, "__overlay_original__"),
+}
+original, losses.agg_loss = losses.agg_loss, functools.wraps(core_algos.agg_loss)(wrapped)
+found["wrapped"] = is_sum(loss("vanilla"))
+print(json.dumps(found))
+"""
 
 
 @pytest.fixture
@@ -105,3 +148,28 @@ def test_what_is_no_plain_function_is_not_known(verl: Any) -> None:
     assert name_of(Loss()) == name_of(Loss())
     assert not is_sum(ppo(verl, "none of verl's"))
     assert not is_sum(functools.partial(verl.losses.ppo_loss))
+
+
+def test_beside_all_other_patches_the_same_losses_are_sums(listed: Listed, findings: Findings) -> None:
+    folder = listed("verl==0.8.0")
+    alone = findings(folder, IN_COMPANY, "verl.dynamic-cp-loss", str(SEED))
+    company = findings(folder, IN_COMPANY, "all", str(SEED))
+    assert (alone["replaced"], company["replaced"]) == (False, True)
+    assert alone["sums"] == company["sums"] == {name: name in SUMS for name in (*SUMS, *OTHERS)}
+    assert (alone["sft"], company["sft"]) == (True, True)
+    # Through the replacement that is looked through, to the bit what verl's own returns.
+    assert company["values"] == alone["values"]
+    assert not alone["wrapped"]
+    assert not company["wrapped"]  # by somebody else, with the marks of ours
+
+
+def test_whatever_else_replaces_a_known_function_is_known_to_hand_it_all_on() -> None:
+    sites = {
+        (replacement.site.rpartition(":")[2], patch.id)
+        for patch in load_patches().values()
+        for target in patch.targets
+        for variant in target.variants
+        for replacement in variant.replacements
+    }
+    known = json.loads((ROOT / "patches/_dynamic_cp/losses.tested.json").read_text())
+    assert {(name, patch) for name, patch in sites if name in known} == set(HANDED_ON.items())

@@ -36,8 +36,8 @@ PATCH = Patch(
     met="Gated delta nets with context parallelism and cp_comm_type, which Megatron's own arguments always "
     "set.",
     upstream=("NVIDIA/Megatron-LM#4374",),
-    evidence="megatron-core 0.19 takes it and ignores it (NVIDIA/Megatron-LM#4374). The layer computes what "
-    "one without context parallelism does.",
+    evidence="megatron-core 0.19 takes it and ignores it (NVIDIA/Megatron-LM#4374). On two context parallel "
+    "ranks the layer's output and gradients are those of one process.",
     targets=one_target(
         MEGATRON,
         variant(

@@ -5,15 +5,17 @@ tie. The second is part of a long one: what calls that is wrapped, and puts righ
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from overlay import log
 from overlay.compat.projects import MEGATRON
 from overlay.effect import effect
 from overlay.patch import Patch, Present, one_target, replaced, variant
+from overlay.patches.megatron.param_groups_by_lr.pairing import Edits, identity, paired
 
+ID = "megatron.param-groups-by-lr"
 _REORDER = "megatron.core.optimizer.optimizer:MegatronOptimizer._filter_and_reorder_param_groups"
 _CHAINED = "megatron.core.optimizer.optimizer:ChainedOptimizer.load_state_dict"
 #: Relied on as a whole: it pairs by identifiers, keeps the order of groups, and takes the rest elsewhere.
@@ -23,28 +25,24 @@ _KEY = "megatron.core.optimizer.optimizer_config:ParamKey"
 EFFECT = effect(__name__, "optimizer", did="given the parameter groups that are its own", always=True)
 
 
-#: What the scheduler reads of a group, beyond the identifiers that upstream pairs by.
-_READ = ("max_lr", "min_lr", "start_wd", "end_wd", "optimizer")
-
-
 def _places(current: Sequence[Any], saved: Sequence[Any], keys: Sequence[str]) -> list[int] | None:
     """Return which saved group belongs to each current one, `None` if upstream's identifiers tell.
 
-    Groups whose identifiers tie are told apart by the rest that a scheduler reads. Where the job asks for
-    other rates than were saved, groups are taken in their order, which is that of the rates.
+    Groups whose identifiers tie are told apart by the rest that a scheduler reads.
     """
     kinds: dict[Any, list[int]] = {}
     for place, group in enumerate(saved):
-        kinds.setdefault(_identity(group, keys), []).append(place)
+        kinds.setdefault(identity(group, keys), []).append(place)
     if len(kinds) == len(saved):
         return None
     found = [0] * len(current)
     wanted: dict[Any, list[int]] = {}
     for place, group in enumerate(current):
-        wanted.setdefault(_identity(group, keys), []).append(place)
+        wanted.setdefault(identity(group, keys), []).append(place)
     # Groups that were saved may be more than a rank's optimizer has.
     if any(len(kinds.get(kind, ())) != len(places) for kind, places in wanted.items()):
         return None
+    alike: list[tuple[list[int], list[int]]] = []
     for kind, places in wanted.items():
         others = kinds[kind]
         parts = [
@@ -53,44 +51,24 @@ def _places(current: Sequence[Any], saved: Sequence[Any], keys: Sequence[str]) -
             for own in (False, True)
         ]  # fmt: skip
         # Whether a group has rates of its own may have changed as well.
-        if any(len(here) != len(there) for here, there in parts):
-            parts = [(places, others)]
-        for here, there in parts:
-            for place, other in _pairs(current, saved, here, there):
-                found[place] = other
+        alike += parts if all(len(here) == len(there) for here, there in parts) else [(places, others)]
+    edits: Edits = frozenset()
+    # First those about which there is the least doubt.
+    for here, there in sorted(alike, key=lambda part: len(part[0])):
+        order, edits, doubt = paired([current[one] for one in here], [saved[one] for one in there], edits)
+        for place, other in zip(here, order, strict=True):
+            found[place] = there[other]
+        if doubt:
+            log.warning(
+                f"{ID}: the rates of this job and of the checkpoint leave in doubt which parameter group is "
+                f"which. The likeliest is taken, and they go on with what was saved: {doubt}"
+            )
     return found
-
-
-def _pairs(
-    current: Sequence[Any], saved: Sequence[Any], here: list[int], there: list[int]
-) -> list[tuple[int, int]]:
-    """Return pairs of places: of groups that have not changed, and of the others in their order."""
-    ordered = list(zip(here, there, strict=True))
-    rates = [(current[one].get("max_lr") or 0, saved[two].get("max_lr") or 0) for one, two in ordered]
-    new, old = rates[0] if rates else (0, 0)
-    # All were scaled: if one has another's old rate now, it is not the other.
-    if new != old and all(math.isclose(one * old, two * new) for one, two in rates):
-        return ordered
-    pairs, changed, left = [], [], list(there)
-    for place in here:
-        read = _identity(current[place], _READ)
-        same = next((one for one in left if _identity(saved[one], _READ) == read), None)
-        if same is None:
-            changed.append(place)
-        else:
-            left.remove(same)
-            pairs.append((place, same))
-    return [*pairs, *zip(changed, left, strict=True)]
 
 
 def _is_own(group: Any) -> bool:
     """Return whether a group has rates of its own, and not those of the job."""
     return group.get("default_config") is False
-
-
-def _identity(group: Any, keys: Sequence[str]) -> tuple[Any, ...]:
-    """Return the values of some fields of a group; NeMo has some of them under other names."""
-    return tuple(group.get(key, group.get(f"pre_{key}")) for key in keys)
 
 
 def make_reorder(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
@@ -147,7 +125,7 @@ def make_load(original: Callable[..., Any], module: ModuleType) -> Callable[...,
 
 
 PATCH = Patch(
-    id="megatron.param-groups-by-lr",
+    id=ID,
     summary="A resumed job keeps the learning rate of each parameter group",
     why="Megatron pairs an optimizer's parameter groups with those of a checkpoint without regard to the "
     "learning rate, by which alone they may differ since 0.16, as with decoupled_lr. Then all get what was "
@@ -157,7 +135,8 @@ PATCH = Patch(
     met="A job that is resumed with its optimizer and decoupled_lr, or any other parameter groups that "
     "differ in max_lr, min_lr, start_wd or end_wd alone.",
     evidence="megatron-core 0.19 pairs groups by their rates as well (NVIDIA/Megatron-LM#4705). What is "
-    "loaded is compared with what was saved.",
+    "loaded is compared with what was saved. Where a job asks for other rates, a group is the saved one from "
+    "which the fewest edits lead to it, then the one in its place; a warning names those left in doubt.",
     upstream=("NVIDIA/Megatron-LM#4705",),
     targets=one_target(
         MEGATRON,

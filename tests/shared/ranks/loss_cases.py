@@ -27,6 +27,7 @@ from verl.workers.utils.losses import ppo_loss
 from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cpu_steps import seed, watched, worst
 from overlay.compat.cuda_on_cpu import replaced
+from overlay.patches._dynamic_cp.losses import is_sum
 from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 
 MICRO_BATCHES = 2
@@ -137,6 +138,7 @@ def run(
         "source": source,
         "parts": [[part["size"], part["sequences"]] for part in seen],
         "micro-batches": len(made),
+        "as a sum": is_sum(fresh()),
         "drawn": [float(one.double().sum()) for one in drawn],
         "sums": {
             name: float(metric.aggregate())
