@@ -27,7 +27,7 @@ CheckpointFunction.backward = staticmethod(lambda ctx, *args: stock(ctx, *args))
 try:
     patch.apply_patch_megatron_recomputation_backward()
 except overlay.OverlayError as error:
-    assert 'overlay.enable("megatron.recompute,-megatron.recompute")' in str(error)
+    assert 'overlay.enable("megatron.recompute,-megatron.recompute", strict=True)' in str(error)
 else:
     raise AssertionError("somebody else's backward went unnoticed")
 CheckpointFunction.backward = staticmethod(ours)
