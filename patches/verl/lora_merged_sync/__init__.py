@@ -148,9 +148,12 @@ PATCH = Patch(
     "rise, and nothing says why. With the patch the base weights are restored once the last weight has been "
     "read, as in verl 0.9. A weight is copied once more as it is sent. Adapters outside the wrapped layers, "
     "such as on the merger of Qwen2.5-VL with target_modules=all-linear, are never merged, in verl 0.9 "
-    "neither. With the patch they are.",
+    "neither. With the patch they are. Nor are DoRA adapters: peft assigns `weight.data`, which changes no "
+    "shard. With the patch peft merges them on whole tensors, a layer at a time, and so it merges "
+    "convolutions, experts, and weights with fewer rows than ranks, on whose shards it fails.",
     evidence="verl 0.9.0 keeps weights merged until they are read (#7014). What is sent is float64's W + BA, "
-    "also for an adapter outside the wrapped layers.",
+    "also for an adapter outside the wrapped layers, and for DoRA and the rest what peft's merge_and_unload "
+    "gives in float64.",
     changes=("numbers",),
     met="LoRA that is merged (lora.merge=True) on FSDP2.",
     upstream=("verl-project/verl#7014", "verl-project/verl#6782"),
