@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.defect import above, among, beyond, other, switched
+from overlay.defect import above, among, beyond, given, other, switched
 from overlay.patches._defects._short_forms import all_of, by_harm, one_of
 
 _MEGATRON = among("strategy", "megatron", "mindspeed*")
@@ -172,6 +172,34 @@ DEFECTS = (
         patch="verl.lora-merged-sync",
         only=("0.9",),
         way_out="leave such modules out of the adapter (exclude_modules)",
+    ),
+    _silent(
+        id="verl.dora-unmerged-sent",
+        summary="With a merged DoRA adapter on FSDP2 the rollout gets the base model: peft assigns "
+        "`weight.data`, which changes no shard.",
+        when=all_of(
+            among("strategy", "fsdp2"),
+            one_of(above("lora_rank", 0), above("lora.rank", 0)),
+            given("lora_adapter_path"),
+            switched("lora.merge"),
+            beyond("the adapter is one of DoRA (use_dora)"),
+        ),
+        met="A DoRA adapter (lora_adapter_path) that is merged (lora.merge=True) on FSDP2.",
+        patch="verl.lora-merged-sync",
+        only=("0.9",),
+    ),
+    _crash(
+        id="verl.lora-merge-of-shards",
+        summary="Merging LoRA on FSDP2 fails for convolutions, for experts whose number the ranks do not "
+        "divide, and for weights with fewer rows than ranks.",
+        when=all_of(
+            among("strategy", "fsdp2"),
+            one_of(above("lora_rank", 0), above("lora.rank", 0)),
+            switched("lora.merge"),
+            beyond("a layer has an adapter on one of these"),
+        ),
+        met="LoRA that is merged (lora.merge=True) on FSDP2, with an adapter on such a module.",
+        patch="verl.lora-merged-sync",
     ),
     _silent(
         id="verl.turns-unseparated",

@@ -529,7 +529,7 @@ def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]
 
 
 @counting("verl.lora-merged-sync")
-def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
+def _(fix: Any, draw: random.Random, undo: pytest.MonkeyPatch) -> dict[str, Any]:
     class Layer(torch.nn.Module):
         merged = False
 
@@ -537,17 +537,20 @@ def _(fix: Any, draw: random.Random, _undo: Any) -> dict[str, Any]:
         for layer in model:
             layer.merged = merge
 
-    wrapped, outside, updates = Layer(), Layer(), draw.randint(1, 5)
+    wrapped, outside, whole, updates = Layer(), Layer(), Layer(), draw.randint(1, 5)
+    undo.setattr(fix, "_shards_will_do", lambda layer: layer is not whole)
+    undo.setattr(fix, "_on_whole_tensors", lambda layer, _, merge: merge_or_unmerge([layer], merge))
     utils: Any = SimpleNamespace(_merge_or_unmerge_lora_=merge_or_unmerge)
     merge = fix.make_counted_merge(lambda _, do_merge: merge_or_unmerge([wrapped], do_merge), utils)
-    for layers in ((wrapped, outside), (wrapped,)):  # of the second, verl merges all
+    # Of the second, verl merges all. Of the third it sends base weights, as of DoRA.
+    for layers in ((wrapped, outside), (wrapped,), (wrapped, whole)):
         for _update in range(updates):
             model = torch.nn.ModuleList(layers)
             merge(model, do_merge=True)
             assert all(one.merged for one in layers)
             merge(model, do_merge=False)
             assert not any(one.merged for one in layers)
-    return {"calls": 2 * updates, "changed": updates}
+    return {"calls": 3 * updates, "changed": 2 * updates}
 
 
 @counting("verl.dynamic-cp-loss")
