@@ -14,6 +14,7 @@ from shutil import which
 from overlay import _version
 from overlay.errors import OverlayError
 from overlay.model import settings
+from overlay.model.launchers import STARTERS
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import counted
 from overlay.records.pin import Pin
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
 PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
 #: The name of the start-up files, without their endings.
 _NAME = "overlay-startup"
-#: Programs that start the command in their arguments, in the same environment and on the same machine.
-STARTERS = (
-    "chrt", "env", "flock", "gdb", "ionice", "nice", "nohup", "nsys", "numactl", "perf", "prlimit", "setsid",
-    "stdbuf", "strace", "taskset", "time", "timeout", "unshare", "xargs",
-)  # fmt: skip
 #: Words before that command which are also names of programs.
 _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "true")
 _SHELLS = ("ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh")

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from overlay.desk.audit.script import commands, file_text
 from overlay.errors import SettingsError
-from overlay.launch.doctor import STARTERS
+from overlay.model.launchers import STARTERS
 from overlay.model.record import TYPE_CHECKING
 from overlay.source.conditions import Open
 
