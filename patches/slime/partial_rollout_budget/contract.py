@@ -98,7 +98,7 @@ async def several_turns(args: Any, sample: Any, sampling_params: Any) -> Any:
 
 
 def alike(seed: str) -> str:
-    """Ask as slime does for a function with a budget of its own, whatever calls it, and for a fresh sample."""
+    """Ask as slime does for a function with its own budget, whatever calls it, and for a fresh sample."""
     module, paths = _modules()
     own, used = f"{__name__}.{several_turns.__name__}", random.Random(seed).randint(1, 99)
     cases = [
