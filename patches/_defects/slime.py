@@ -280,7 +280,10 @@ DEFECTS = (
     _silent(
         id="slime.partial-rollout-overlong",
         summary="A resumed response gets the whole token budget again, and may be far too long.",
-        when=all_of(switched("partial_rollout")),
+        when=(
+            (switched("partial_rollout"),),
+            (among("rollout_function_path", _FULLY_ASYNC), beyond("a weight update aborts responses")),
+        ),
         patch="slime.partial-rollout-budget",
     ),
     _silent(

@@ -60,13 +60,15 @@ def make_run(original: Any, module: Any) -> Any:
 PATCH = Patch(
     id="slime.eval-settings",
     summary="Every key of eval.defaults counts, and stop words of an evaluation reach the engine",
-    why="In --eval-config, slime since 0.2.1 drops those eval.defaults for which it has no rule, such as "
-    "rm_type and stop, and hands no data set's stop, stop_token_ids and min_new_tokens to the engine: "
-    "evaluations are graded by another reward, or go on past their stop words. With the patch a data set's "
-    "own value counts, then eval.defaults, then the job's. A key that slime doesn't know gets a warning.",
+    why="In --eval-config, slime drops those eval.defaults for which it has no rule: rm_type since 0.2.1; "
+    "stop, stop_token_ids and min_new_tokens since 0.2.2, the first whose data sets may have them. What a "
+    "data set says of these three never reaches the engine, nor does --eval-min-new-tokens. So evaluations "
+    "are graded by another reward, or go on past their stop words. With the patch a data set's own value "
+    "counts, then eval.defaults, then the job's. A key of eval.defaults that slime doesn't know, as stop is "
+    "to 0.2.1, gets a warning.",
     changes=("numbers",),
-    met="--eval-config with eval.defaults, or with stop, stop_token_ids or min_new_tokens of a data set; or "
-    "--eval-min-new-tokens.",
+    met="--eval-config with eval.defaults, or, since 0.2.2, with stop, stop_token_ids or min_new_tokens of a "
+    "data set; or --eval-min-new-tokens.",
     upstream=("THUDM/slime#2242",),
     evidence="slime's commit d3c0e79 (after 0.3.1) does the same, but for an unknown key: it stops the job.",
     targets=one_target(SLIME, variant("0.2.1", replaced(_BUILD, make_build), replaced(_RUN, make_run))),

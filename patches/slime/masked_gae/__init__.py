@@ -55,7 +55,10 @@ def _penalties(module: Any, args: Any, data: Any) -> list[Any]:
 
 
 def make_batch(original: Any, module: Any) -> Any:
-    """Wrap the estimator, over trained tokens alone. Others get advantage 0, and their value as return."""
+    """Wrap the estimator, over trained tokens alone. Others get advantage 0, and their value as return.
+
+    --normalize-advantages shifts these zeros as it does all advantages. slime's loss masks them either way.
+    """
     import torch
     from slime.utils import ppo_utils
 

@@ -34,7 +34,9 @@ def make_generate(original: Any, module: Any) -> Any:
     @wraps(original)
     async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
         called = getattr(sample, "generate_function_path", None) or args.custom_generate_function_path or own
-        if args.partial_rollout and called == own:
+        # Fully asynchronous rollouts resume what was aborted, whatever --partial-rollout says.
+        resumed = args.partial_rollout or sample.status == module.Sample.Status.ABORTED
+        if resumed and called == own:
             sampling_params = left(sample, sampling_params)
         return await original(args, sample, sampling_params)
 
@@ -45,13 +47,16 @@ PATCH = Patch(
     id="slime.partial-rollout-budget",
     summary="A resumed partial rollout gets the tokens it has left, not the whole budget again",
     why="With --partial-rollout slime aborts unfinished responses and resumes them in the next rollout. "
+    "Fully asynchronous rollouts resume what a weight update aborts, with or without that option. "
     "slime 0.3 asks for --rollout-max-response-len new tokens each time, so a response resumed twice may be "
     "three times as long as allowed, and still has to fit into a micro-batch. With the patch it gets what it "
     "has left, and ends as truncated if that is nothing. A user's generate function gets what it asks for.",
     changes=("numbers", "memory"),
-    met="--partial-rollout with slime's own generate function, or its streaming one.",
+    met="--partial-rollout or fully asynchronous rollouts, with slime's own generate function, or its "
+    "streaming one.",
     upstream=("THUDM/slime#2261",),
-    evidence="slime's commit 26e859a (after 0.3.1) takes the response off the budget, as 0.2 did.",
+    evidence="slime's commit 26e859a (after 0.3.1) takes the response off the budget, as 0.2 did. Neither "
+    "asks for --partial-rollout.",
     targets=one_target(
         SLIME,
         variant("286750aa3", replaced(_GENERATE, make_generate), Absent(site=_STREAMING)),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib.util
+import itertools
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -44,14 +45,16 @@ def _modules() -> tuple[Any, list[str]]:
     return module, paths
 
 
-def _asked(module: Any, path: str, used: int, budget: int, *, partial: bool = True) -> tuple[int, float, Any]:
+def _asked(
+    module: Any, path: str, used: int, budget: int, *, partial: bool, resumed: bool = True
+) -> tuple[int, float, Any]:
     """Return how many tokens slime asks for after `used`, at which temperature, and the sample's status."""
     from overlay.compat.slime_on_cpu.reward_groups import Unset
 
     status = module.Sample.Status
     tokens = [1, 2, 3] + [4] * used
     sample = module.Sample(prompt="p", tokens=tokens, response="x" * used, response_length=used, reward=1.0)
-    sample.status = status.ABORTED if used else status.PENDING
+    sample.status = status.ABORTED if used and resumed else status.PENDING
     args = Unset(partial_rollout=partial, custom_generate_function_path=path or None)
     try:
         asyncio.run(module.generate_and_rm(args, sample, {"max_new_tokens": budget, "temperature": 0.5}))
@@ -68,13 +71,17 @@ def wrong(seed: str) -> str:
     budget = draw.randint(10, 99)
     # Too long already: slime after 0.3.1, which needs no patch, stops at such a response.
     longer = [] if is_alone() else [budget + 5]
-    for path in paths:
-        for used in (0, draw.randint(1, budget - 1), budget, *longer):
-            asked, temperature, status = _asked(module, path, used, budget)
-            wanted = max(budget - used, 0)
-            ended = status == module.Sample.Status.TRUNCATED
-            if asked != wanted or temperature != 0.5 or ended != (wanted == 0):
-                return f"{path or 'generate'}: {asked} tokens after {used} of {budget}, which leave {wanted}"
+    lengths = (0, draw.randint(1, budget - 1), budget, *longer)
+    # Fully asynchronous rollouts resume what was aborted without --partial-rollout too.
+    for path, used, partial in itertools.product(paths, lengths, (True, False)):
+        asked, temperature, status = _asked(module, path, used, budget, partial=partial)
+        wanted = max(budget - used, 0)
+        ended = status == module.Sample.Status.TRUNCATED
+        if asked != wanted or temperature != 0.5 or ended != (wanted == 0):
+            return (
+                f"{path or 'generate'}: {asked} tokens after {used} of {budget}, which leave {wanted}, "
+                f"with partial_rollout={partial}"
+            )
     return ""
 
 
@@ -91,12 +98,21 @@ async def several_turns(args: Any, sample: Any, sampling_params: Any) -> Any:
 
 
 def alike(seed: str) -> str:
-    """Ask as slime does for a generate function with a budget of its own, and without partial rollouts."""
+    """Ask as slime does for a function with its own budget, whatever calls it, and for a fresh sample."""
     module, paths = _modules()
     own, used = f"{__name__}.{several_turns.__name__}", random.Random(seed).randint(1, 99)
-    cases = [(own, after, _ALL, partial) for after in (0, 300, 600, 900) for partial in (True, False)]
-    cases += [(path, used, 100, False) for path in paths]
-    return as_without(lambda: [_asked(module, *case[:3], partial=case[3]) for case in cases])()
+    cases = [
+        (own, after, _ALL, partial, resumed)
+        for after in (0, 300, 600, 900)
+        for partial in (True, False)
+        for resumed in (True, False)
+    ]
+    cases += [(path, 0, 100, partial, False) for path in paths for partial in (True, False)]
+    # A rollout function of one's own that asks slime's for each turn: nothing was aborted.
+    cases += [(path, used, 100, False, False) for path in paths]
+    return as_without(
+        lambda: [_asked(module, *case[:3], partial=case[3], resumed=case[4]) for case in cases]
+    )()
 
 
 _CHECK = with_patches(wrong, "slime.partial-rollout-budget")

@@ -1,7 +1,9 @@
 """`verl.strict-token-budget`: no micro-batch over `max_token_len`, and all ranks agree how many there are.
 
 Number and partitions are settled before verl's `rearrange_micro_batches` runs, in verl's own all-reduce of
-one integer. A rank that cannot go on asks for more micro-batches than anybody has samples, and all raise.
+one integer. A rank with a sample over the limit, or with samples that do not divide into groups, asks for
+more micro-batches than anybody has samples, and all raise. A rank with too few samples for the number that
+was agreed raises, alone if the others have enough.
 """
 
 from collections.abc import Callable
@@ -17,8 +19,9 @@ from overlay.patches._partition.counted import count_split, split_effect
 
 EFFECT = split_effect(__name__, "batch", "verl", did="split otherwise")
 
-#: What a rank that cannot go on asks for in place of a number of micro-batches: more than any rank has
-#: samples, so that a rank without overlay raises too. The number that its error names is added to it.
+#: What a rank asks for in place of a number of micro-batches if none would fit its samples: more than any
+#: rank has samples, so that a rank without overlay raises too. To it is added the number that its error
+#: names.
 _INDIVISIBLE, _TOO_LONG = 1 << 40, 1 << 41
 _LIMIT = "the token limit per GPU (max_token_len_per_gpu and its like)"
 
@@ -187,7 +190,9 @@ PATCH = Patch(
     "their next collective. With the patch there are as few micro-batches as it finds to keep the bound "
     "with, never more than 0.9.1 takes, balanced by work, and as many on each rank. A sample over the limit, "
     "or samples that do not divide into groups, are an error on every rank. Samples that must stay together "
-    "and exceed the limit go alone, with a warning. A rank without the patch goes along.",
+    "and exceed the limit go alone, with a warning. A rank without the patch goes along. With virtual stages "
+    "the number is rounded up to a multiple of num_batches_divided_by: a rank with too few samples for it "
+    "raises TokenBudgetError, as 0.9.1 raises, where verl 0.6 to 0.9.0 goes over the limit.",
     evidence="verl 0.9.1 adds micro-batches too until each keeps max_token_len (#7553). What verl divides "
     "within the limit stays as it is, which the contract compares.",
     changes=("numbers", "memory", "hangs"),
