@@ -9,7 +9,7 @@ from overlay.effect import effect
 from overlay.patch import Absent, Patch, Present, around, one_target, replaced, variant
 
 _ENGINE, _WORKERS = "verl.workers.engine.fsdp.transformer_impl", "verl.workers.fsdp_workers"
-_SFT = "verl.trainer.fsdp_sft_trainer"
+_SFT, _TRAINING = "verl.trainer.fsdp_sft_trainer", "verl.workers.engine_workers:TrainingWorker.__init__"
 EFFECT = effect(__name__, "comparison", did="made", always=True)
 
 
@@ -29,8 +29,8 @@ PATCH = Patch(
     "Outside Megatron nothing initialises its parallel state, where `megatron.agreement` compares them. With "
     "the patch the ranks of a worker compare what is in force once they have a device mesh, and all raise "
     "if they differ. In 0.6 and 0.7.0 those on FSDP and VeOmni do so as they set up sequence parallelism, "
-    "and the trainer `fsdp_sft_trainer` too. From 0.7.1 on, those on any engine do so as they register "
-    "which data parallel rank they are.",
+    "and the trainer `fsdp_sft_trainer` too. In 0.7.1, those on any engine do so as they register which data "
+    "parallel rank they are, and from 0.8 on when they have their engine.",
     changes=("safety",),
     met="Any job of more than one rank of verl's workers. Ranks that differ stop before they train.",
     evidence="It changes nothing that computes. Ranks that are alike go on.",
@@ -50,14 +50,17 @@ PATCH = Patch(
             "0.7.1",
             replaced("verl.single_controller.base.worker:Worker._register_dispatch_collect_info", compare),
             Absent(site=_SFT),
+            Present(site=_WORKERS),
         ),
+        # No method of all workers: Ray wraps those of one that verl hands to it at import.
+        variant("0.8", replaced(_TRAINING, compare), Absent(site=_WORKERS)),
         # Who calls it is as it was tested: others might leave the ranks uncompared.
         tells=(
             f"{_ENGINE}:FSDPEngine._init_device_mesh",
             f"{_WORKERS}:ActorRolloutRefWorker.__init__",
             f"{_WORKERS}:CriticWorker.__init__",
             f"{_SFT}:FSDPSFTTrainer.__init__",
-            "verl.workers.engine_workers:TrainingWorker.__init__",
+            _TRAINING,
         ),
     ),
 )

@@ -161,8 +161,7 @@ def _off() -> dict[str, Any]:
             runs.append((output["loss"], cpu_engine.gradients_of(engine), forward, batch))
         finally:
             if not enabled:
-                # On some ranks Ray has wrapped what `verl.agreement` replaces, and would keep it from now on.
-                overlay.enable(f"{os.environ['OVERLAY_PATCHES']},-verl.agreement")
+                overlay.enable()
     (losses, gradients, outputs, batch), (plain_losses, plain_gradients, plain_outputs, _) = runs
     every: list[Any] = [None] * world
     dist.all_gather_object(
