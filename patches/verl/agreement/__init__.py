@@ -1,4 +1,4 @@
-"""`verl.agreement`: ranks compare their patches when verl's workers and trainers have a device mesh."""
+"""`verl.agreement`: ranks compare their patches when verl has set up their worker or trainer."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ EFFECT = effect(__name__, "comparison", did="made", always=True)
 
 @around
 def compare(original: Any, *given: Any, **named: Any) -> None:
-    """Compare the ranks where all of them come by, with their mesh: each raises if they differ."""
+    """Compare the ranks where all of them come by: each raises if they differ."""
     original(*given, **named)
     if agreement.is_distributed():
         overlay.agree()
@@ -24,11 +24,11 @@ def compare(original: Any, *given: Any, **named: Any) -> None:
 
 PATCH = Patch(
     id="verl.agreement",
-    summary="Compare the patches of all ranks when a worker of verl has made its device mesh",
+    summary="Compare the patches of all ranks when verl has set up a worker",
     why="Ranks that run different patches, or the same ones on different sources, train on without a word. "
     "Outside Megatron nothing initialises its parallel state, where `megatron.agreement` compares them. With "
-    "the patch the ranks of a worker compare what is in force once they have a device mesh, and all raise "
-    "if they differ. In 0.6 and 0.7.0 those on FSDP and VeOmni do so as they set up sequence parallelism, "
+    "the patch the ranks of a worker compare what is in force once it is set up, and all raise if they "
+    "differ. In 0.6 and 0.7.0 those on FSDP and VeOmni do so as they set up sequence parallelism, "
     "and the trainer `fsdp_sft_trainer` too. In 0.7.1, those on any engine do so as they register which data "
     "parallel rank they are, and from 0.8 on when they have their engine.",
     changes=("safety",),
