@@ -81,10 +81,14 @@ def behind_starters(words: Sequence[str], path: str | None) -> Sequence[str]:
 
 def command_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
     """Return the command that torchrun is told to start its ranks with, nothing if it is not told."""
+    # torchrun reads a number there.
+    always = environ.get("PET_NO_PYTHON", "0").strip("0") != ""
+    launched = False
     for at, word in enumerate(words):
+        launched = launched or "distributed" in word or word.endswith("torchrun")
         # As argparse has it, which takes the beginning of an option for the option.
         told = word[:5] in ("--no-", "--no_") and "--no-python".startswith(word.replace("_", "-"))
-        if told and any("distributed" in one or one.endswith("torchrun") for one in words[:at]):
+        if launched and (always or told):
             return _behind(words[at:], environ.get("PATH"))
     return [environ["PYTHON_EXEC"]] if environ.get("PYTHON_EXEC") else []
 

@@ -131,6 +131,7 @@ def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> N
         # The ranks that torchrun starts.
         *(([launcher, "--nproc-per-node", "2", no, python, "x.py"], {}) for no in NO_PYTHON),
         ([launcher, "--nproc-per-node", "2", "x.py"], {"PYTHON_EXEC": python}),
+        ([launcher, "--nproc-per-node", "2", python, "x.py"], {"PET_NO_PYTHON": "1"}),
     ]
     for words, environ in cases:
         said = refused(worksite, *words, **environ)
