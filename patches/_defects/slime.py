@@ -349,17 +349,20 @@ DEFECTS = (
         summary="Each context parallel rank normalises advantages by the statistics of its own slices.",
         when=all_of(_WHITENED, _CP),
         patch="slime.whiten-over-cp",
+        only=("0.2",),
     ),
     _hang(
         id="slime.whitening-waits",
         summary="A rank whose slices hold no response token skips a collective, and the others wait.",
         when=all_of(_WHITENED, _CP, beyond("some rank has no token of a response")),
         patch="slime.whiten-over-cp",
+        only=("0.2",),
     ),
-    _crash(
+    _silent(
         id="slime.whitening-cancels",
-        summary="The variance of large advantages is lost in float32: NaN, at which Megatron stops.",
-        when=all_of(_WHITENED, beyond("advantages are far from 0, as with rewards in the thousands")),
+        summary="The variance of large advantages is lost in float32: they are off, or NaN, at which Megatron "
+        "stops.",
+        when=all_of(_WHITENED, beyond("advantages are far from 0, as with rewards in the hundreds")),
         patch="slime.whiten-over-cp",
     ),
 )

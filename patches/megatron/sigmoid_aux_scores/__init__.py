@@ -42,7 +42,7 @@ PATCH = Patch(
     summary="The balancing loss of a sigmoid router is computed in float32",
     why="The scores for a sigmoid router's load balancing loss are computed in the type of the logits. In "
     "bfloat16 they keep three digits: experts tie that do not, and the router's gradient is as coarse. A "
-    "softmax router, and the scores by which tokens are sent, are computed in float32.",
+    "softmax router, and from 0.14 on the scores by which tokens are sent, are computed in float32.",
     changes=("numbers",),
     met="moe_router_score_function=sigmoid with a load balancing loss and a coefficient above 0, with logits "
     "below float32: moe_router_dtype unset, the router not fused.",

@@ -47,18 +47,24 @@ PATCH = Patch(
     why="With --normalize-advantages and context parallelism, each rank of slime whitens its slices with the "
     "statistics of the same slices over the data parallel ranks: tokens of one sample get different means "
     "and deviations, and a rank whose slices have no response token leaves the others waiting until they "
-    "time out. With the patch all ranks that have a part of the batch are asked together, with sums in "
-    "float64: in float32 they lose the variance of large advantages.",
+    "time out. With the patch all ranks that have a part of the batch are asked together, as on slime's main, "
+    "and the sums are in float64: in float32, also on main, they lose the variance of large advantages.",
     changes=("numbers", "hangs"),
     met="--normalize-advantages with a context parallel size above 1, or with advantages far from 0.",
     upstream=("THUDM/slime#2235",),
-    evidence="slime's commit dd7f037 (after 0.3.1) asks the same group; the result is float64's.",
+    evidence="slime's commit dd7f037 (after 0.3.1) asks the same group, still in float32; the result is "
+    "float64's.",
     targets=one_target(
         SLIME,
         variant(
             "0.2",
             "slime.utils.distributed_utils:distributed_masked_whiten",
             replaced(f"{_LOSS}:compute_advantages_and_returns", make_advantages),
+            replaced(f"{_LOSS}:distributed_masked_whiten", make_whiten),
+        ),
+        variant(
+            "after 0.3.1",
+            "slime.utils.distributed_utils:distributed_masked_whiten",
             replaced(f"{_LOSS}:distributed_masked_whiten", make_whiten),
         ),
     ),
