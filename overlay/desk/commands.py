@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from overlay.defect import HARMS
-from overlay.desk.audit.audit import defect_text, make_audit, read_settings, screen
+from overlay.desk.audit.audit import Audit, defect_text, make_audit, read_settings, screen
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_selection, add_sites, folder, say, show
 from overlay.errors import OverlayError, SelectionError
+from overlay.launch.doctor import Checkup, examine
 from overlay.model import settings, text
+from overlay.patch import Patch
+from overlay.runtime.engine import Engine
 from overlay.source.decide import sites_in
 from overlay.source.source import Tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from overlay.desk.audit.audit import Audit
-    from overlay.launch.doctor import Checkup
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
-    from overlay.source.table import Table
-    from overlay.verdict import Plan, TargetVerdict, Verdict
+from overlay.source.table import Table
+from overlay.verdict import Plan, TargetVerdict, Verdict
 
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -142,8 +137,6 @@ def _explain_defect(engine: Engine, audit: Audit, arguments: argparse.Namespace)
 
 
 def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.launch.doctor import examine
-
     found = examine(engine)
     show(arguments, found.to_dict(), lambda: checkup_text(found))
     return EXIT_OK if found.armed else EXIT_LOUD

@@ -7,14 +7,11 @@ import io
 import json
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from overlay.errors import ReportError
 from overlay.model.text import wrap
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 #: All is well; the answer is no; the question cannot be understood.
 EXIT_OK, EXIT_LOUD, EXIT_USAGE = 0, 1, 2

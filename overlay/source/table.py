@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from overlay.patch import Fact, Patch, Target
     from overlay.source.source import Tree
 
-    #: What a row says of a site.
-    Said = str | bool | None
-
+#: What a row says of a site.
+Said = str | bool | None
 #: The name of the file beside the patches of a project.
 TABLE_FILE = "tested.json"
 #: Hexadecimal digits of the digest of files.

@@ -7,24 +7,20 @@ fixed, or that settings exclude, are counted.
 
 from __future__ import annotations
 
-from overlay.defect import HARMS, READ
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from overlay.defect import HARMS, READ, Defect
 from overlay.desk.audit import job_settings, settings_file
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.desk.audit.job_settings import JobSettings
+from overlay.model.record import Record
 from overlay.model.text import wrap
+from overlay.runtime.engine import Engine
 from overlay.source import known_defects
-from overlay.source.conditions import ANSWERS
+from overlay.source.conditions import ANSWERS, Answer
 from overlay.source.known_defects import Finding, advice, dialects, judge, load_defects
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from typing import Any
-
-    from overlay.defect import Defect
-    from overlay.desk.audit.job_settings import JobSettings
-    from overlay.runtime.engine import Engine
-    from overlay.source.conditions import Answer
-    from overlay.source.source import Tree
-    from overlay.verdict import Plan
+from overlay.source.source import Tree
+from overlay.verdict import Plan
 
 #: Stands for `OVERLAY_PATCHES=all,` in a way out.
 _SELECT = "select "

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import takewhile
+from typing import Any
 
+from overlay.defect import Defect, Dialect
 from overlay.desk.audit.settings_file import in_yaml
 from overlay.errors import OverlayError, SettingsError
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.source import conditions
 from overlay.source.conditions import Answer, Open, means, names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from overlay.defect import Defect, Dialect
-    from overlay.patch import ReadFile
 
 #: Said of a value that the file leaves out.
 DEFAULT = ", upstream's default"
@@ -137,7 +133,10 @@ def _is_switch(key: str, defaults: dict[str, Any]) -> bool:
 
 
 def recognise(
-    file: str, given: tuple[dict[str, Any], tuple[str, ...]], dialects: Sequence[Dialect], read: ReadFile
+    file: str,
+    given: tuple[dict[str, Any], tuple[str, ...]],
+    dialects: Sequence[Dialect],
+    read: Callable[[str], str | None],
 ) -> JobSettings:
     """Return settings with the dialect that they are in. Raises `SettingsError` if they are in none.
 
@@ -196,7 +195,7 @@ def answer_in(defect: Defect, settings: JobSettings, version: str = "") -> Answe
     )
 
 
-def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], dict[str, str]]:
+def options(dialect: Dialect, read: Callable[[str], str | None]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the options by key, each with its default or an `Open`, and the files that were not read.
 
     Each file comes with the reason, which is empty if the file is not there.

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 
 from overlay._version import __version__
-from overlay.desk.audit.audit import make_audit
+from overlay.desk.audit.audit import Audit, make_audit
 from overlay.desk.commands import OPT_IN
 from overlay.desk.output import EXIT_OK, say, show
-from overlay.desk.report.job import noted, read
+from overlay.desk.report.job import Group, Job, noted, read
 from overlay.effect import told
 from overlay.errors import ReportError
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.model.text import counted, listed
 from overlay.model.whole import write_whole
+from overlay.patch import Patch
+from overlay.runtime.engine import Engine
 from overlay.source.known_defects import DEFECT_STATES
 from overlay.source.source import Tree
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from overlay.desk.audit.audit import Audit
-    from overlay.desk.report.job import Group, Job
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
-    from overlay.verdict import Plan, TargetVerdict
-
+from overlay.verdict import Plan, TargetVerdict
 
 #: What can become of a patch, the worst first, with the tone of each: a state, a verdict, or `not known`, if
 #: only another version of overlay knows the patch.

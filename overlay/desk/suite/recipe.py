@@ -9,14 +9,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Mapping
 
 from overlay.desk.reading import record_of
 from overlay.errors import SuiteError
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.source.registry import COMPAT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: Seconds for the package index or a clone.
 _PATIENCE = 600

@@ -5,6 +5,7 @@ What the processes of a test file leave (see `plugin`) and print goes into the f
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -12,7 +13,9 @@ import platform
 import shutil
 import sys
 import time
+from collections.abc import Callable, Sequence
 from glob import glob
+from typing import Any
 
 from overlay._version import __version__
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, say, show
@@ -20,17 +23,9 @@ from overlay.desk.processes import Commands
 from overlay.desk.suite import recipe as recipes
 from overlay.desk.suite import report
 from overlay.desk.suite.plugin import PLUGIN, VARIABLE
+from overlay.desk.suite.recipe import Recipe
 from overlay.errors import SuiteError
-from overlay.model.record import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from overlay.desk.suite.recipe import Recipe
-    from overlay.runtime.engine import Engine
-
+from overlay.runtime.engine import Engine
 
 MODES = ("plain", "overlay")
 
