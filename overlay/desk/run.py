@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from itertools import dropwhile
 from shutil import which
 from typing import Any
 
@@ -170,15 +169,12 @@ def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str,
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     """Return what may go wrong with a command that is no Python: it starts one, and not a patched one."""
     path = environ.get("PATH")
-    behind, shell = behind_starters(command, path), shell_of(command, path)
+    (behind, env), shell = behind_starters(command, path), shell_of(command, path)
     if not shell:
         program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
         return [f"overlay cannot tell which Python {program} starts. {_UNTOLD}"] if there else []
     unpatched: dict[str, str] = {}
-    before = command[: len(command) - len(behind)]
-    # Which may take the variables away.
-    env = tuple(dropwhile(lambda word: os.path.basename(word) != "env", before))
     for interpreter in on_path(path_of(shell, environ)):  # a script may start `python` or `python3`
         _, reason, _ = _asked(interpreter.replace(behind=env), environ)
         if reason:
