@@ -367,7 +367,7 @@ def _variable() -> Check:
 def _settings(engine: Engine) -> Check:
     """Check every setting, including the selection and the packs."""
     try:
-        settings.read()
+        settings.check()
         engine.tested()  # which reads the file that OVERLAY_TRUST names
         chosen = engine.chosen()
     except OverlayError as error:
