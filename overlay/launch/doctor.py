@@ -85,9 +85,10 @@ def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[st
     With it come the words of `env` among them, which may take variables away.
     """
     env: tuple[str, ...] = ()
-    while words and (starter := os.path.basename(words[0])) in STARTERS:
+    while words and os.path.basename(words[0]) in STARTERS and which(words[0], path=path):
         command = _behind(words, path)
-        env += tuple(words[: len(words) - len(command)]) if starter == "env" else ()
+        if os.path.basename(words[0]) == "env":
+            env += tuple(words[: len(words) - len(command)])
         words = command
     return words, env
 
