@@ -110,14 +110,12 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
         raise SelectionError("--pin is empty: name a lock, or leave it out")
     if arguments.pin is not None:
         environ["OVERLAY_PIN"] = arguments.pin
-    pin = settings.pin(environ)
-    if pin and not pin.startswith(settings.DIGEST_PREFIX):
-        pin = environ["OVERLAY_PIN"] = os.path.abspath(pin)  # workers run in other folders
-        _take_from_lock(pin, environ)
-    if not pin:
+    paths = settings.absolute_paths(environ)  # workers run in other folders
+    environ |= paths
+    if "OVERLAY_PIN" in paths:
+        _take_from_lock(paths["OVERLAY_PIN"], environ)
+    elif not settings.pin(environ):
         environ.pop("OVERLAY_PIN", None)
-    if trust := settings.trust(environ):
-        environ["OVERLAY_TRUST"] = os.path.abspath(trust)
     return environ
 
 

@@ -163,10 +163,10 @@ def _expanded(path: str) -> str:
     return os.path.join(os.path.expanduser("~"), path[2:]) if path.startswith("~/") else path
 
 
-def absolute_paths() -> dict[str, str]:
-    """Return the variables of this process that hold a path, each as an absolute path."""
-    paths = {"OVERLAY_PIN": pin(), "OVERLAY_TRUST": trust()}
-    paths["OVERLAY_LEDGER_DIR"] = _expanded(os.environ.get("OVERLAY_LEDGER_DIR", ""))
+def absolute_paths(environ: Environ = os.environ) -> dict[str, str]:
+    """Return the variables of an environment that hold a path, each as an absolute path."""
+    paths = {"OVERLAY_PIN": pin(environ), "OVERLAY_TRUST": trust(environ)}
+    paths["OVERLAY_LEDGER_DIR"] = _expanded(environ.get("OVERLAY_LEDGER_DIR", ""))
     return {
         name: os.path.abspath(path)
         for name, path in paths.items()

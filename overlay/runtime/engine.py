@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import atexit
 import os
 import sys
 
@@ -227,8 +228,6 @@ class Engine:
             raise
 
     def _begin(self) -> None:
-        import atexit
-
         atexit.register(self._at_exit)
         log.set_level(settings.log_level())
         for sentence in settings.unknown():
@@ -263,8 +262,6 @@ class Engine:
                 session.close()
                 self._last = session.status()
                 self._opened = None
-            import atexit
-
             atexit.unregister(self._at_exit)
 
     def plan(self, patches: Asked = None, site: Where = None) -> Plan:

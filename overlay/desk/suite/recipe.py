@@ -10,6 +10,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
+from importlib.resources import files
 
 from overlay.desk.reading import record_of
 from overlay.errors import SuiteError
@@ -56,8 +57,6 @@ class Recipe(Record):
 
 def shipped() -> dict[str, str]:
     """Return the paths of the recipes that come with overlay, by name."""
-    from importlib.resources import files
-
     folder = str(files(COMPAT).joinpath("suites"))
     names = sorted(name.removesuffix(".toml") for name in os.listdir(folder) if name.endswith(".toml"))
     return {name: os.path.join(folder, f"{name}.toml") for name in names}

@@ -13,12 +13,12 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from glob import glob
 from typing import Any
 
 from overlay._version import __version__
-from overlay.desk.output import EXIT_LOUD, EXIT_OK, say, show
+from overlay.desk.output import EXIT_LOUD, EXIT_OK, adder, say, show
 from overlay.desk.processes import Commands
 from overlay.desk.suite import recipe as recipes
 from overlay.desk.suite import report
@@ -162,16 +162,11 @@ def _expand(tree: str, patterns: Sequence[str]) -> list[str]:
     return sorted(name for name in found if os.path.isfile(os.path.join(tree, name)))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the commands to the parser of `overlay suite`."""
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
-        sub.add_argument("--json", action="store_true", help="print JSON instead of text")
-        sub.set_defaults(command=command)
-        return sub
-
+def add(commands: Any) -> None:
+    """Add the command, which has commands of its own, to the commands of a parser."""
+    text = "run upstream's own tests with and without overlay (list, run)"
+    suite = commands.add_parser("suite", help=text, description=text)
+    add = adder(suite.add_subparsers(metavar="COMMAND", required=True))
     add("list", _list, "list the recipes that come with overlay")
     run = add("run", _run, "run the tests of recipes plain and under overlay; exit code 1 if any is lost")
     run.add_argument("names", nargs="*", metavar="NAME", help="a recipe, a file *.toml, or all")
