@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from hashlib import sha256
 
 from overlay._version import __version__
 from overlay.errors import LockError
@@ -94,8 +95,6 @@ def _target(verdict: TargetVerdict) -> Lock:
 
 def with_digest(lock: Lock) -> Lock:
     """Return a lock that ends with its own digest."""
-    from hashlib import sha256
-
     body = {key: value for key, value in lock.items() if key != "digest"}
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return {**body, "digest": sha256(text.encode()).hexdigest()}

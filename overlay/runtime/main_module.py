@@ -12,6 +12,7 @@ import ast
 import os
 import sys
 from _frozen_importlib import ModuleSpec
+from importlib.machinery import SourceFileLoader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,8 +144,6 @@ class Script:
     """
 
     def __init__(self, path: str, name: str, imported: Imported) -> None:
-        from importlib.machinery import SourceFileLoader
-
         self.real = SourceFileLoader("__main__", path)
         self._name = name
         self.imported = imported

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 from contextlib import suppress
 from functools import partial
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from types import FunctionType
 
 from overlay.errors import OverlayError
@@ -204,8 +205,6 @@ def _check_original(module: ModuleType, site: str, original: object, tree: Tree)
 def _check_parameters(
     replacement: Replacement, original: Callable[..., Any], made: Callable[..., Any]
 ) -> None:
-    from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
-
     def shape(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
         return [(p.name, p.kind, p.default) for p in signature(function).parameters.values()]
 
@@ -228,8 +227,6 @@ def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     made.__doc__ = original.__doc__
     made.__annotations__ = dict(original.__annotations__)
     if made.__dict__.pop("__wrapped__", None) is not None:  # through it, `functools.wraps` gave the signature
-        from inspect import signature
-
         made.__signature__ = signature(original)  # type: ignore[attr-defined]
     made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})
     setattr(made, ORIGINAL, original)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+from packaging.version import InvalidVersion, Version
+
 from overlay.defect import Before, Beyond, Setting
 from overlay.model.record import TYPE_CHECKING, Record
 
@@ -88,8 +90,6 @@ def answer(
 
 
 def _release(project: str, version: str, limit: str) -> Answer:
-    from packaging.version import InvalidVersion, Version
-
     try:
         # A release candidate has what its release has.
         older = Version(Version(version).base_version) < Version(limit)

@@ -8,6 +8,7 @@ Python 3.12 cuts f-strings into other pieces, and `repr` escapes what its Unicod
 from __future__ import annotations
 
 import ast
+from hashlib import sha256
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ _WIDE = 1 << 10
 
 def digest(nodes: Sequence[object]) -> str:
     """Return the digest of syntax nodes, strings, and lists of them."""
-    from hashlib import sha256
-
     return sha256("".join(map(_text, nodes)).encode()).hexdigest()[:DIGEST_LENGTH]
 
 

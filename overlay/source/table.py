@@ -22,7 +22,9 @@ decides nothing. A row is about one target: `overlay.source.decide` puts the tar
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from hashlib import sha256
 
 from overlay.errors import OverlayError, SourceError
 from overlay.model.record import TYPE_CHECKING, Record
@@ -219,8 +221,6 @@ def read(path: str) -> list[Row]:
 
 def rows_in(data: bytes, path: str) -> list[Row]:
     """Return the rows of a file that has been read. Raises `OverlayError` for what is no table."""
-    import json
-
     try:
         return [Row(**row) for row in json.loads(data)["rows"]]
     except (ValueError, TypeError, LookupError, RecursionError) as error:
@@ -230,8 +230,6 @@ def rows_in(data: bytes, path: str) -> list[Row]:
 
 def files_digest(target: Target, tree: Tree) -> str:
     """Return the digest of all files that a patch names in a project. Raises `SourceError`."""
-    from hashlib import sha256
-
     modules = sorted({site.partition(":")[0] for site in target.sites()})
     texts = [f"{module} {tree.text_digest(module)}" for module in modules]
     return sha256("\n".join(texts).encode()).hexdigest()[:LENGTH]

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import pairwise, product
 
+from packaging.version import InvalidVersion, Version
+
 from overlay.errors import OverlayError, SourceError, TrustError
 from overlay.model.record import Record
 from overlay.model.whole import write_whole
@@ -94,8 +96,6 @@ def _blank(patch: Patch, target: Target, tree: Tree, name: str) -> Row:
 
 def _applied_before(patch: Patch, target: Target, version: str, table: Table) -> str:
     """Return a source on which a patch applied, of no later release than `version`, or nothing."""
-    from packaging.version import InvalidVersion, Version
-
     sources = [name for row in table.rows(patch, target) if row.verdict == APPLY for name in row.sources()]
     try:
         here = Version(version)
