@@ -10,10 +10,7 @@ from difflib import get_close_matches
 from overlay._version import __version__
 from overlay.desk import commands, lock, run
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, adder, say
-from overlay.desk.prove import prove
 from overlay.desk.report import page as report
-from overlay.desk.screen import show_screen
-from overlay.desk.suite import runner as suite
 from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SettingsError, SuiteError
 from overlay.runtime.engine import Engine
 from overlay.source.registry import check_whole
@@ -33,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[at - 1 : at] == ["--patches"] and word[:1] == "-" and word[:2] not in ("-", "--"):
             words[at - 1 : at + 1] = [f"--patches={word}"]  # what begins with a drop would be an option else
     try:
-        parser, known = _parser()
+        parser, known = _parser(words[:1])
         if words and words[0] not in known:
             raise SelectionError(_no_command(words[0], known))
         arguments = parser.parse_args(words)
@@ -56,8 +53,8 @@ def _no_command(word: str, known: Collection[str]) -> str:
     return f"there is no command {word!r}; {hint}"
 
 
-def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
-    """Return the parser, and what may come first."""
+def _parser(asked: list[str]) -> tuple[argparse.ArgumentParser, set[str]]:
+    """Return the parser, and what may come first. What one command alone needs is imported for it alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Patches for known defects in an installed Megatron-Core, slime, miles or verl.",
@@ -67,12 +64,28 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     choices = parser.add_subparsers(metavar="COMMAND", description="without a command: a one-screen summary")
-    parser.set_defaults(command=show_screen)
+    parser.set_defaults(command=_screen)
     add = adder(choices)
     run.add(choices)
     commands.add(add)
     lock.add(add)
-    suite.add(choices)
-    prove.add(add)
+    text = "run upstream's own tests with and without overlay (list, run)"
+    tests = choices.add_parser("suite", help=text, description=text)
+    if asked == ["suite"]:
+        from overlay.desk.suite import runner
+
+        runner.add_arguments(tests)
+    text = "run each patch's contract on what is installed here, without and with the patch"
+    proof = add("prove", _screen, text)
+    if asked == ["prove"]:
+        from overlay.desk.prove import prove
+
+        prove.add_arguments(proof)
     report.add(add)
     return parser, {*choices.choices, "-h", "--help", "--version"}
+
+
+def _screen(engine: Engine, _: argparse.Namespace) -> int:
+    from overlay.desk.screen import show_screen
+
+    return show_screen(engine)

@@ -147,7 +147,7 @@ def test_no_two_files_of_tests_have_one_name() -> None:
 
 
 #: Functions that do the same of what their modules are about, as `lock.read` and `table.read` do.
-SHARED = {"add", "compare", "enable", "main", "read", "write"}
+SHARED = {"add", "add_arguments", "compare", "enable", "main", "read", "write"}
 
 
 def test_no_two_classes_functions_or_constants_of_the_engine_have_one_name() -> None:

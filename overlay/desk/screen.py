@@ -30,7 +30,7 @@ _NAMED = 4
 _SHOWN = 12
 
 
-def show_screen(engine: Engine, _: object = None) -> int:
+def show_screen(engine: Engine) -> int:
     """Look at what is here, bad news first. Nothing of an upstream is imported.
 
     What is selected and cannot be applied is exit code 1. Raises `OverlayError` for a broken pack.

@@ -6,24 +6,19 @@ met. So the list is never longer than the truth, and may be shorter.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from overlay import log
-from overlay.defect import HARMS
+from overlay.defect import HARMS, Defect, Dialect, Setting
 from overlay.ledger import Met
 from overlay.model.rank import is_first
-from overlay.model.record import TYPE_CHECKING
+from overlay.patch import Patch
+from overlay.runtime.engine import Engine
 from overlay.source.conditions import answer, means
 from overlay.source.known_defects import judge, records, whole
 from overlay.source.source import Tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from overlay.defect import Defect, Dialect, Setting
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
-    from overlay.verdict import Verdict
+from overlay.verdict import Verdict
 
 #: The most defects that the line names.
 _NAMED = 3

@@ -11,25 +11,19 @@ the source compiles to.
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
-from types import FunctionType
+from types import FunctionType, ModuleType
+from typing import Any
 
 from overlay.errors import OverlayError
-from overlay.model.record import TYPE_CHECKING
+from overlay.patch import Replacement
 from overlay.runtime.search import ORIGINAL, OWNER, are_held, is_wrapper, rebind, sole_names
 from overlay.runtime.unpickled import mark
 from overlay.source.shape import split_site
-from overlay.source.source import bare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
-
-    from overlay.patch import Replacement
-    from overlay.source.source import Tree
+from overlay.source.source import Tree, bare
 
 #: Attributes that a replacement does not take over: through them `torch.jit.script` and `inspect` would find
 #: the original.

@@ -7,19 +7,15 @@ what the audit says is what a trainer does.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from overlay.errors import OverlayError, SourceError
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
+from overlay.patch import Patch, Project, Target, Variant
 from overlay.source.selection import in_order
+from overlay.source.source import Tree
+from overlay.source.table import Table
 from overlay.verdict import APPLY, LOUD, Plan, TargetVerdict, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from overlay.patch import Patch, Project, Target, Variant
-    from overlay.source.source import Tree
-    from overlay.source.table import Table
-
 
 #: The version of a project that is installed and tells none.
 UNKNOWN = "of unknown version"

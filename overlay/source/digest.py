@@ -8,11 +8,8 @@ Python 3.12 cuts f-strings into other pieces, and `repr` escapes what its Unicod
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from hashlib import sha256
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Length of a digest in hexadecimal digits (48 bits: enough against accidents, short enough to read).
 DIGEST_LENGTH = 12

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Iterator
 from hashlib import sha256
 from importlib import import_module
 
@@ -15,10 +16,6 @@ from overlay.errors import OverlayError
 from overlay.source.digest import digest
 from overlay.source.source import Tree
 from overlay.source.table import TABLE_FILE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Endings of what Python imports or a patch compiles, and the table of tested sources. `__pycache__` does not
 #: count: it says nothing that its source does not.

@@ -11,6 +11,7 @@ import ast
 import os
 import re
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from glob import escape, glob
 from hashlib import sha256
@@ -18,19 +19,14 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, distributions
 from importlib.util import resolve_name
 from types import CodeType
+from typing import Any, TypeVar
 
 from overlay.errors import SourceError
+from overlay.patch import Project
 from overlay.source import shape
 from overlay.source.shape import Module, bindings, split_site
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, TypeVar
-
-    from overlay.patch import Project
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 
 class Tree:

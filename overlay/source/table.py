@@ -23,21 +23,17 @@ decides nothing. A row is about one target: `overlay.source.decide` puts the tar
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from hashlib import sha256
 
+from packaging.version import InvalidVersion, Version
+
 from overlay.errors import OverlayError, SourceError
-from overlay.model.record import TYPE_CHECKING, Record
-from overlay.patch import Absent, Calls
+from overlay.model.record import Record
+from overlay.patch import Absent, Calls, Fact, Patch, Target
+from overlay.source.source import Tree
 from overlay.verdict import APPLY, LOUD, SiteFinding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from packaging.version import Version
-
-    from overlay.patch import Fact, Patch, Target
-    from overlay.source.source import Tree
 
 #: What a row says of a site.
 Said = str | bool | None
@@ -205,8 +201,6 @@ class Table:
 @cache
 def _release(text: str) -> Version | None:
     """Return a version, `None` for a commit, an image or a head. Rows name few versions, many times."""
-    from packaging.version import InvalidVersion, Version
-
     try:
         return Version(text)
     except InvalidVersion:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from importlib import import_module
 from importlib.util import find_spec
@@ -77,10 +77,9 @@ class Proof(Record):
     rows: tuple[Row, ...] = ()
 
 
-def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command to a parser."""
-    what = "run each patch's contract on what is installed here, without and with the patch"
-    parser = add_command("prove", run, what)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes to its parser."""
+    parser.set_defaults(command=run)
     what = "ids or globs (default: all that apply here)"
     parser.add_argument("patches", nargs="*", metavar="PATCH", help=what)
     what = "the seed of the contracts' inputs (default: a new one, printed)"

@@ -162,11 +162,9 @@ def _expand(tree: str, patterns: Sequence[str]) -> list[str]:
     return sorted(name for name in found if os.path.isfile(os.path.join(tree, name)))
 
 
-def add(commands: Any) -> None:
-    """Add the command, which has commands of its own, to the commands of a parser."""
-    text = "run upstream's own tests with and without overlay (list, run)"
-    suite = commands.add_parser("suite", help=text, description=text)
-    add = adder(suite.add_subparsers(metavar="COMMAND", required=True))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the commands to the parser of `overlay suite`."""
+    add = adder(parser.add_subparsers(metavar="COMMAND", required=True))
     add("list", _list, "list the recipes that come with overlay")
     run = add("run", _run, "run the tests of recipes plain and under overlay; exit code 1 if any is lost")
     run.add_argument("names", nargs="*", metavar="NAME", help="a recipe, a file *.toml, or all")
