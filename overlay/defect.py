@@ -6,10 +6,8 @@ installation by it, `overlay.source.conditions` the settings of a job.
 
 from __future__ import annotations
 
-from overlay.model.record import TYPE_CHECKING, Record
-
-if TYPE_CHECKING:
-    from overlay.patch import Project
+from overlay.model.record import Record
+from overlay.patch import Project
 
 #: What a defect does to a job, the worst first. What nobody notices is the worst.
 HARMS: dict[str, str] = {

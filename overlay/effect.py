@@ -22,13 +22,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.model.text import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 Number = int | float
 _INFINITE = float("inf")

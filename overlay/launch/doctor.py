@@ -7,6 +7,7 @@ import shlex
 import site
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from shutil import which
@@ -14,16 +15,11 @@ from shutil import which
 from overlay import _version
 from overlay.errors import OverlayError
 from overlay.model import settings
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.model.text import counted
 from overlay.records.pin import Pin
-from overlay.source.decide import Installed  # noqa: TC001 -- a field type
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from overlay.runtime.engine import Engine
-
+from overlay.runtime.engine import Engine
+from overlay.source.decide import Installed
 
 #: Programs that start the command in their arguments, in the same environment and on the same machine.
 STARTERS = (
