@@ -14,21 +14,14 @@ from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
-from overlay.launch.doctor import (
-    Interpreter,
-    ask,
-    behind_starters,
-    command_of_ranks,
-    interpreter_of,
-    on_path,
-    path_of,
-    refusal,
-    shell_of,
-)  # fmt: skip
 from overlay.model import settings
 from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
 from overlay.source.registry import load_patches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from overlay.launch.doctor import Interpreter
 
 #: The exit codes of a shell for a command that cannot be started.
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
@@ -131,6 +124,8 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code if the command must not start, 0 if it may. Raises `OverlayError`."""
+    from overlay.launch.doctor import command_of_ranks, interpreter_of
+
     unsure: list[str] = []
     for command in filter(None, (words, command_of_ranks(words, environ))):
         known = interpreter_of(command, environ.get("PATH"))
@@ -156,6 +151,8 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
 
 def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str, bool]:
     """Return an exit code, why a Python would not be patched (empty if it would), and if it is not ours."""
+    from overlay.launch.doctor import ask, refusal
+
     try:
         answer = ask(interpreter, environ)
     except OSError as error:
@@ -166,6 +163,8 @@ def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str,
 
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     """Return what may go wrong with a command that is no Python: it starts one, and not a patched one."""
+    from overlay.launch.doctor import behind_starters, on_path, path_of, shell_of
+
     path = environ.get("PATH")
     (behind, env), shell = behind_starters(command, path), shell_of(command, path)
     if not shell:

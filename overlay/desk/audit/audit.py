@@ -11,16 +11,17 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from overlay.defect import HARMS, READ, Defect
-from overlay.desk.audit import job_settings, settings_file
-from overlay.desk.audit.job_settings import JobSettings
-from overlay.model.record import Record
+from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import wrap
 from overlay.runtime.engine import Engine
 from overlay.source import known_defects
 from overlay.source.conditions import ANSWERS, Answer
-from overlay.source.known_defects import Finding, advice, dialects, judge, load_defects
+from overlay.source.known_defects import Finding, advice, judge, load_defects
 from overlay.source.source import Tree
 from overlay.verdict import Plan
+
+if TYPE_CHECKING:
+    from overlay.desk.audit.job_settings import JobSettings
 
 #: Stands for `OVERLAY_PATCHES=all,` in a way out.
 _SELECT = "select "
@@ -124,9 +125,7 @@ def make_audit(
     kept.sort(key=lambda one: ([*HARMS].index(one.harm), one.defect))
     answers = {}
     if settings is not None:
-        answers = {
-            one.defect: job_settings.answer_in(defects[one.defect], settings, one.version) for one in kept
-        }
+        answers = {one.defect: settings.answer(defects[one.defect], one.version) for one in kept}
     return Audit(
         plan=plan,
         defects=defects,
@@ -135,13 +134,6 @@ def make_audit(
         settings=settings,
         installed=tuple(sorted(f"{one.project} {one.version}" for one in here)),
     )
-
-
-def read_settings(path: str, tree: Tree) -> JobSettings:
-    """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
-    known = dialects()
-    given = settings_file.read(path, [one for dialect in known for one in dialect.programs])
-    return job_settings.recognise(path, given, known, tree.read)
 
 
 def screen(audit: Audit) -> str:

@@ -16,11 +16,13 @@ from itertools import takewhile
 from typing import Any
 
 from overlay.defect import Defect, Dialect
-from overlay.desk.audit.settings_file import in_yaml
+from overlay.desk.audit import settings_file
 from overlay.errors import OverlayError, SettingsError
 from overlay.model.record import Record
 from overlay.source import conditions
 from overlay.source.conditions import Answer, Open, means, names
+from overlay.source.known_defects import dialects
+from overlay.source.source import Tree
 
 #: Said of a value that the file leaves out.
 DEFAULT = ", upstream's default"
@@ -103,6 +105,19 @@ class JobSettings(Record):
         alike = {repr(value): (full, value, DEFAULT) for full, value in reversed(found.items())}
         return list(alike.values())
 
+    def answer(self, defect: Defect, version: str = "") -> Answer:
+        """Return what the settings say of a defect in a release."""
+        project = defect.project.name
+        if project not in self.dialect.projects:
+            return Answer(word="untold", why=f"{self.file} is read as {self.dialect.name}")
+        return conditions.answer(
+            defect,
+            lambda one: self.look_up(one.key),
+            self.dialect.assumes.get(project, ()),
+            unknown=" is not in the file",
+            version=version,
+        )
+
     def unknown(self) -> dict[str, str]:
         """Return the keys that are no options of what is there, each with the nearest option, or nothing."""
         known = {*self.options, *self.dialect.defaults, *(implied[0] for implied in self.dialect.implies)}
@@ -130,6 +145,13 @@ def _is_switch(key: str, defaults: dict[str, Any]) -> bool:
     return any(one is False or one is _SWITCH for one in known) or bool(
         not known and {"enable", "disable"} & {*key.split("_")}
     )
+
+
+def read_settings(path: str, tree: Tree) -> JobSettings:
+    """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
+    known = dialects()
+    given = settings_file.read(path, [one for dialect in known for one in dialect.programs])
+    return recognise(path, given, known, tree.read)
 
 
 def recognise(
@@ -181,20 +203,6 @@ def recognise(
     )
 
 
-def answer_in(defect: Defect, settings: JobSettings, version: str = "") -> Answer:
-    """Return what the settings say of a defect in a release."""
-    project = defect.project.name
-    if project not in settings.dialect.projects:
-        return Answer(word="untold", why=f"{settings.file} is read as {settings.dialect.name}")
-    return conditions.answer(
-        defect,
-        lambda one: settings.look_up(one.key),
-        settings.dialect.assumes.get(project, ()),
-        unknown=" is not in the file",
-        version=version,
-    )
-
-
 def options(dialect: Dialect, read: Callable[[str], str | None]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the options by key, each with its default or an `Open`, and the files that were not read.
 
@@ -216,7 +224,7 @@ def options(dialect: Dialect, read: Callable[[str], str | None]) -> tuple[dict[s
 
 @lru_cache(maxsize=32)
 def _in_file(path: str, text: str) -> dict[str, Any]:
-    return dict(_declared(ast.parse(text))) if path.endswith(".py") else in_yaml(text, path)
+    return dict(_declared(ast.parse(text))) if path.endswith(".py") else settings_file.in_yaml(text, path)
 
 
 def _declared(tree: ast.Module) -> Iterator[tuple[str, Any]]:
