@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from overlay.defect import Before, Beyond, Condition, Defect, Setting
 from overlay.model.record import Record
 
@@ -87,6 +85,8 @@ def answer(
 
 
 def _release(project: str, version: str, limit: str) -> Answer:
+    from packaging.version import InvalidVersion, Version
+
     try:
         # A release candidate has what its release has.
         older = Version(Version(version).base_version) < Version(limit)

@@ -27,13 +27,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from hashlib import sha256
 
-from packaging.version import InvalidVersion, Version
-
 from overlay.errors import OverlayError, SourceError
-from overlay.model.record import Record
+from overlay.model.record import TYPE_CHECKING, Record
 from overlay.patch import Absent, Calls, Fact, Patch, Target
 from overlay.source.source import Tree
 from overlay.verdict import APPLY, LOUD, SiteFinding
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 #: What a row says of a site.
 Said = str | bool | None
@@ -201,6 +202,8 @@ class Table:
 @cache
 def _release(text: str) -> Version | None:
     """Return a version, `None` for a commit, an image or a head. Rows name few versions, many times."""
+    from packaging.version import InvalidVersion, Version
+
     try:
         return Version(text)
     except InvalidVersion:
