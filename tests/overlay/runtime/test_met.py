@@ -14,6 +14,7 @@ from overlay.patches.megatron.known_defects import set_args
 from overlay.patches.verl.known_defects import trained
 from overlay.runtime import met
 from overlay.runtime.engine import Engine, load_all
+from overlay.source import conditions
 from overlay.source.known_defects import load_defects
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def test_verl_meets_what_megatron_has_by_its_engine_alone(defect: Defect, way: t
 
 def test_a_look_up_compares_few_settings_with_each_condition(monkeypatch: pytest.MonkeyPatch) -> None:
     # A job of verl with Megatron has some eight hundred.
-    asked, compare = [], met.means
+    asked, compare = [], conditions.means
 
     def counted(full: str, key: str, aside: tuple[str, ...]) -> bool:
         asked.append(full)
