@@ -187,11 +187,12 @@ class Engine:
             if session is None:
                 selection = choose(known, patches, strict)
                 settings.check()  # a wrong option is an error now, not in the middle of a job
+                wanted = settings.pin()  # as it was given
                 if waited is None:
                     self._begin()
                 chosen = [known[name] for name in selection.ids]
                 pin = None
-                if wanted := settings.pin():
+                if wanted:
                     from overlay.records.pin import Pin
 
                     pin = Pin(wanted, chosen)
