@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 
 from overlay._version import __version__
 from overlay.desk import commands, lock, run
-from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, folder, say
+from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, adder, say
 from overlay.desk.report import page as report
 from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SettingsError, SuiteError
 from overlay.runtime.engine import Engine
 from overlay.source.registry import check_whole
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
 
 #: Of these the user can correct something, so they are exit code 2.
 _USAGE = (SelectionError, LockError, ReportError, SuiteError, SettingsError)
@@ -68,13 +65,7 @@ def _parser(asked: list[str]) -> tuple[argparse.ArgumentParser, set[str]]:
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     choices = parser.add_subparsers(metavar="COMMAND", description="without a command: a one-screen summary")
     parser.set_defaults(command=_screen)
-
-    def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
-        sub = choices.add_parser(name, help=text, description=text, allow_abbrev=False)
-        sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
-        sub.set_defaults(command=command)
-        return sub
-
+    add = adder(choices)
     run.add(choices)
     commands.add(add)
     lock.add(add)
@@ -90,13 +81,7 @@ def _parser(asked: list[str]) -> tuple[argparse.ArgumentParser, set[str]]:
         from overlay.desk.prove import prove
 
         prove.add_arguments(proof)
-    text = "show which patches a job's ranks had; -o writes that, or an audit, as an HTML page"
-    page = add("report", report.write, text)
-    what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
-    page.add_argument("job", nargs="?", metavar="DIR", help=what)
-    page.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
-    what = "an installation, unpacked wheel or checkout; repeatable (default without a job: this one)"
-    page.add_argument("--audit", action="append", default=[], type=folder, metavar="DIR", help=what)
+    report.add(add)
     return parser, {*choices.choices, "-h", "--help", "--version"}
 
 

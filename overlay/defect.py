@@ -6,15 +6,8 @@ installation by it, `overlay.source.conditions` the settings of a job.
 
 from __future__ import annotations
 
-from overlay.model.record import TYPE_CHECKING, Record
-
-if TYPE_CHECKING:
-    from typing import Union
-
-    from overlay.patch import Project
-
-    #: A condition under which a job hits a defect.
-    Condition = Union["Setting", "Before", "Beyond"]  # noqa: UP007 -- they are strings
+from overlay.model.record import Record
+from overlay.patch import Project
 
 #: What a defect does to a job, the worst first. What nobody notices is the worst.
 HARMS: dict[str, str] = {
@@ -50,6 +43,10 @@ class Beyond(Record):
     """A condition that no setting can tell, as a clause: "a tool is called"."""
 
     what: str
+
+
+#: A condition under which a job hits a defect.
+Condition = Setting | Before | Beyond
 
 
 class Defect(Record):

@@ -22,16 +22,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.model.text import plural
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any, Union
-
-    Number = Union[int, float]  # noqa: UP007 -- it is a string
-
+Number = int | float
 _INFINITE = float("inf")
 #: How to combine the figures of several processes, and the value that a figure starts at.
 _COMBINE: dict[str, tuple[Any, Number]] = {"sum": (sum, 0), "max": (max, -_INFINITE), "min": (min, _INFINITE)}

@@ -10,7 +10,7 @@ from overlay.model.record import TYPE_CHECKING, Record
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any, Union
+    from typing import Any
 
     #: Builds the function that takes the place of `original`. It is called once, when the target module
     #: has been imported, and may import whatever the upstream itself needs (torch included). It must
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     #: Reads a file of the upstream by its path relative to the folder that holds the top-level package,
     #: `None` if there is no such file. `package/../setup.py` is a file beside a package.
     ReadFile = Callable[[str], "str | None"]
-
-    #: What a variant can ask of a site other than to be as it was tested.
-    Fact = Union["Present", "Absent", "Calls"]  # noqa: UP007 -- they are strings
 
 
 #: What can change in a job, as it is seen from outside.
@@ -81,6 +78,10 @@ class Calls(_Fact):
     callee: str
     #: Whether the call is the last statement and the only mention of the name: all else is done by then.
     last: bool = False
+
+
+#: What a variant can ask of a site other than to be as it was tested.
+Fact = Present | Absent | Calls
 
 
 class Replacement(Record):

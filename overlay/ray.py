@@ -14,11 +14,8 @@ from overlay.errors import SelectionError
 from overlay.launch.workers import variables
 
 __all__ = ["runtime_env", "variables"]
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from collections.abc import Mapping
+from typing import Any
 
 #: The variable in which Ray tells the driver of a submitted job how it was submitted, as JSON.
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from overlay.errors import PatchError
 from overlay.model.settings import in_company, is_alone
 from overlay.runtime.process import here
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
+Result = TypeVar("Result")
 
-    Result = TypeVar("Result")
 
 __all__ = ["as_without", "assert_applied", "enable", "with_patches", "without"]
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from overlay.defect import HARMS
-from overlay.desk.audit.audit import defect_text, make_audit, read_settings, screen
+from overlay.desk.audit.audit import Audit, defect_text, make_audit, screen
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_selection, add_sites, folder, say, show
 from overlay.errors import OverlayError, SelectionError
 from overlay.model import settings, text
+from overlay.patch import Patch
+from overlay.runtime.engine import Engine
 from overlay.source.decide import sites_in
 from overlay.source.source import Tree
+from overlay.source.table import Table
+from overlay.verdict import Plan, TargetVerdict, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from overlay.desk.audit.audit import Audit
     from overlay.launch.doctor import Checkup
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
-    from overlay.source.table import Table
-    from overlay.verdict import Plan, TargetVerdict, Verdict
 
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -98,7 +96,11 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
 def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     sites = [*arguments.path, *(arguments.site or ())]
     tree = Tree(sites or None)
-    given = read_settings(arguments.settings, tree) if arguments.settings else None
+    given = None
+    if arguments.settings:
+        from overlay.desk.audit.job_settings import read_settings
+
+        given = read_settings(arguments.settings, tree)
     plan = engine.plan_each(tree) if arguments.patches is None else engine.plan(arguments.patches, tree)
     audit = make_audit(engine, plan, tree, given, arguments.harm or ())
     if arguments.explain:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+from collections.abc import Callable
 
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, add_selection, say, show
 from overlay.errors import LockError
-from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import wrap
 from overlay.records import lock as lockfile
 from overlay.records.lock import HELD, LOCK_FILE, WRITTEN, compare, facts
+from overlay.runtime.engine import Engine
 from overlay.verdict import LOUD
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    from overlay.records.lock import Lock
-    from overlay.runtime.engine import Engine
-
 
 #: How a lock begins, without blanks and digits: this kind, and the one that was TOML.
 _STARTS = (b'{"format":,"overlay":{', b"#Writtenby`overlaylock`")
@@ -73,7 +67,7 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
     return EXIT_LOUD if differs or (asked and not arguments.check) else EXIT_OK
 
 
-def _existing(arguments: argparse.Namespace) -> Lock | None:
+def _existing(arguments: argparse.Namespace) -> lockfile.Lock | None:
     """Return the lock that exists, or `None`. Raises `LockError` if it is damaged and may not be replaced."""
     # A terminal or a pipe has nothing to lose.
     if not arguments.check and not os.path.isfile(arguments.file):

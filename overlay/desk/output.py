@@ -7,14 +7,12 @@ import io
 import json
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from overlay.errors import ReportError
 from overlay.model.text import wrap
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from overlay.source.source import importable
 
 #: All is well; the answer is no; the question cannot be understood.
 EXIT_OK, EXIT_LOUD, EXIT_USAGE = 0, 1, 2
@@ -46,14 +44,26 @@ def say(text: str) -> None:
 
 def folder(text: str) -> str:
     """Read an argument that names a place to import from."""
-    from overlay.source.source import importable
-
     if importable(text):
         return text
     what = "is neither a folder nor an archive to import from" if os.path.exists(text) else "does not exist"
     raise argparse.ArgumentTypeError(
         f"{text!r} {what}: name a site-packages, a checkout, an unpacked wheel, or a wheel"
     )
+
+
+def adder(commands: Any) -> Callable[..., argparse.ArgumentParser]:
+    """Return what adds a command to the commands of a parser: its name, what it runs, and what that does."""
+
+    def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = commands.add_parser(
+            name, help=text, description=text, allow_abbrev=False
+        )
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+        parser.set_defaults(command=command)
+        return parser
+
+    return add
 
 
 def add_selection(parser: argparse.ArgumentParser, what: str) -> None:

@@ -8,15 +8,13 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, TypeVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import IO, Any, TypeVar
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-    Item = TypeVar("Item")
-    Result = TypeVar("Result")
 
 #: Seconds between asking processes to end and killing them.
 GRACE = 3.0

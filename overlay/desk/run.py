@@ -6,9 +6,11 @@ Python that the command runs in is armed at all.
 
 from __future__ import annotations
 
+import argparse
 import os
-from itertools import dropwhile
+from collections.abc import Sequence
 from shutil import which
+from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
@@ -19,10 +21,6 @@ from overlay.source.registry import load_patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from typing import Any
-
     from overlay.launch.doctor import Interpreter
 
 #: The exit codes of a shell for a command that cannot be started.
@@ -105,14 +103,12 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
         raise SelectionError("--pin is empty: name a lock, or leave it out")
     if arguments.pin is not None:
         environ["OVERLAY_PIN"] = arguments.pin
-    pin = settings.pin(environ)
-    if pin and not pin.startswith(settings.DIGEST_PREFIX):
-        pin = environ["OVERLAY_PIN"] = os.path.abspath(pin)  # workers run in other folders
-        _take_from_lock(pin, environ)
-    if not pin:
+    paths = settings.absolute_paths(environ)  # workers run in other folders
+    environ |= paths
+    if "OVERLAY_PIN" in paths:
+        _take_from_lock(paths["OVERLAY_PIN"], environ)
+    elif not settings.pin(environ):
         environ.pop("OVERLAY_PIN", None)
-    if trust := settings.trust(environ):
-        environ["OVERLAY_TRUST"] = os.path.abspath(trust)
     return environ
 
 
@@ -170,15 +166,12 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     from overlay.launch.doctor import behind_starters, on_path, path_of, shell_of
 
     path = environ.get("PATH")
-    behind, shell = behind_starters(command, path), shell_of(command, path)
+    (behind, env), shell = behind_starters(command, path), shell_of(command, path)
     if not shell:
         program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
         return [f"overlay cannot tell which Python {program} starts. {_UNTOLD}"] if there else []
     unpatched: dict[str, str] = {}
-    before = command[: len(command) - len(behind)]
-    # Which may take the variables away.
-    env = tuple(dropwhile(lambda word: os.path.basename(word) != "env", before))
     for interpreter in on_path(path_of(shell, environ)):  # a script may start `python` or `python3`
         _, reason, _ = _asked(interpreter.replace(behind=env), environ)
         if reason:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from overlay._version import __version__
 from overlay.desk.audit.audit import make_audit
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, write
 from overlay.errors import OverlayError
-from overlay.launch.doctor import NO, examine
-from overlay.model.record import TYPE_CHECKING
+from overlay.launch.doctor import NO, Check, examine
 from overlay.model.text import counted, listed, table, wrap
 from overlay.records.lock import LOCK_FILE
-from overlay.source.decide import installed
+from overlay.runtime.engine import Engine
+from overlay.source.decide import Installed, installed
 from overlay.source.registry import environment
 from overlay.source.source import Tree
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from overlay.launch.doctor import Check
-    from overlay.runtime.engine import Engine
-    from overlay.source.decide import Installed
-    from overlay.verdict import Verdict
+from overlay.verdict import Verdict
 
 #: Stands for the command that starts a job where no project is known to be installed.
 _COMMAND = "torchrun --nproc-per-node 8 train.py"

@@ -7,6 +7,7 @@ import shlex
 import site
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from shutil import which
@@ -14,18 +15,17 @@ from shutil import which
 from overlay import _version
 from overlay.errors import OverlayError
 from overlay.model import settings
-from overlay.model.launchers import STARTERS
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.model.text import counted
 from overlay.records.pin import Pin
-from overlay.source.decide import Installed  # noqa: TC001 -- a field type
+from overlay.runtime.engine import Engine
+from overlay.source.decide import Installed
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from overlay.runtime.engine import Engine
-
-
+#: Programs that start the command in their arguments, in the same environment and on the same machine.
+STARTERS = (
+    "chrt", "env", "flock", "gdb", "ionice", "nice", "nohup", "nsys", "numactl", "perf", "prlimit", "setsid",
+    "stdbuf", "strace", "taskset", "time", "timeout", "unshare", "xargs",
+)  # fmt: skip
 #: Where the package lies.
 PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
 #: The name of the start-up files, without their endings.
@@ -48,21 +48,24 @@ class Interpreter(Record):
 
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
+    words, env = behind_starters(words, path)
+    command = _runner(words, path)
+    program = which(command[0], path=path) if command and _is_python(command[0]) else None
+    return Interpreter(path=program, options=_options(command[1:]), behind=env) if program else None
+
+
+def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
+    """Return the command of the shell that a command runs in, by a PATH, nothing if that is none."""
+    command = _runner(behind_starters(words, path)[0], path)
+    return command if command and os.path.basename(command[0]) in _SHELLS else ()
+
+
+def _runner(words: Sequence[str], path: str | None) -> Sequence[str]:
+    """Return a command of Python or a shell as it is, and what the first line of any other one names."""
     program = which(words[0], path=path) if words else None
     if program is None:
-        return None
-    if _is_python(program):
-        return Interpreter(path=program, options=_options(words[1:]))
-    named = _first_line(program)
-    if named and _is_python(named[0]):
-        return interpreter_of(named, path)
-    if os.path.basename(words[0]) in STARTERS:
-        command = _behind(words, path)
-        found = interpreter_of(command, path)
-        if found is not None and os.path.basename(words[0]) == "env":
-            return found.replace(behind=(*words[: len(words) - len(command)], *found.behind))
-        return found
-    return None
+        return ()
+    return words if _is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
 
 
 def _behind(words: Sequence[str], path: str | None) -> Sequence[str]:
@@ -72,11 +75,18 @@ def _behind(words: Sequence[str], path: str | None) -> Sequence[str]:
     return words[next(found, len(words)) :]
 
 
-def behind_starters(words: Sequence[str], path: str | None) -> Sequence[str]:
-    """Return the command behind all programs that start another, nothing if it cannot be found."""
-    while words and os.path.basename(words[0]) in STARTERS:
-        words = _behind(words, path)
-    return words
+def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[str], tuple[str, ...]]:
+    """Return the command behind all programs that start another, nothing if it cannot be found.
+
+    With it come the words of `env` among them, which may take variables away.
+    """
+    env: tuple[str, ...] = ()
+    while words and os.path.basename(words[0]) in STARTERS and which(words[0], path=path):
+        command = _behind(words, path)
+        if os.path.basename(words[0]) == "env":
+            env += tuple(words[: len(words) - len(command)])
+        words = command
+    return words, env
 
 
 def command_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
@@ -114,16 +124,6 @@ def _options(words: Sequence[str]) -> tuple[str, ...]:
         elif word[last : last + 1] in ("c", "m"):
             break
     return tuple(found)
-
-
-def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
-    """Return the command of the shell that a command runs in, by a PATH, nothing if that is none."""
-    words = behind_starters(words, path)
-    program = which(words[0], path=path) if words else None
-    if program is None:
-        return ()
-    command = words if os.path.basename(program) in _SHELLS else _first_line(program)
-    return command if command and os.path.basename(command[0]) in _SHELLS else ()
 
 
 def path_of(shell: Sequence[str], environ: Mapping[str, str]) -> str | None:
@@ -368,7 +368,7 @@ def _variable() -> Check:
 def _settings(engine: Engine) -> Check:
     """Check every setting, including the selection and the packs."""
     try:
-        settings.read()
+        settings.check()
         engine.tested()  # which reads the file that OVERLAY_TRUST names
         chosen = engine.chosen()
     except OverlayError as error:

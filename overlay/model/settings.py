@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from overlay.errors import SelectionError
-from overlay.model.record import TYPE_CHECKING, Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -41,29 +41,9 @@ _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
 
-class Settings(Record):
-    """What the environment asks for, except the selection: to read that takes the known patches."""
-
-    armed: bool
-    strict: bool
-    log_level: str
-    #: A path, or `sha256:` and a digest; empty if neither is given.
-    pin: str
-    packs: tuple[str, ...]
-    #: The path of a table of tested sources; empty if none is given.
-    trust: str
-
-
-def read(environ: Environ = os.environ) -> Settings:
-    """Return what an environment asks for. Raises `SelectionError` for a value that is not valid."""
-    return Settings(
-        armed=armed(environ),
-        strict=strict(None, environ),
-        log_level=log_level(environ),
-        pin=pin(environ),
-        packs=packs(environ),
-        trust=trust(environ),
-    )
+def check() -> None:
+    """Raise `SelectionError` for a value that is not valid. A selection is left out: it takes the patches."""
+    armed(), strict(), log_level(), pin(), packs()
 
 
 def select(
@@ -183,10 +163,10 @@ def _expanded(path: str) -> str:
     return os.path.join(os.path.expanduser("~"), path[2:]) if path.startswith("~/") else path
 
 
-def absolute_paths() -> dict[str, str]:
-    """Return the variables of this process that hold a path, each as an absolute path."""
-    paths = {"OVERLAY_PIN": pin(), "OVERLAY_TRUST": trust()}
-    paths["OVERLAY_LEDGER_DIR"] = _expanded(os.environ.get("OVERLAY_LEDGER_DIR", ""))
+def absolute_paths(environ: Environ = os.environ) -> dict[str, str]:
+    """Return the variables of an environment that hold a path, each as an absolute path."""
+    paths = {"OVERLAY_PIN": pin(environ), "OVERLAY_TRUST": trust(environ)}
+    paths["OVERLAY_LEDGER_DIR"] = _expanded(environ.get("OVERLAY_LEDGER_DIR", ""))
     return {
         name: os.path.abspath(path)
         for name, path in paths.items()

@@ -8,16 +8,13 @@ one of its modules. Reasons are not compared: they hold paths, and follow the or
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from overlay.ledger import PatchStatus, Status
 from overlay.model.rank import host
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.records import lock as locks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from overlay.ledger import PatchStatus, Status
-    from overlay.verdict import Verdict
+from overlay.verdict import Verdict
 
 #: The most runs of ranks, such as `0-2`, that a line of a report names: there may be thousands of them.
 RUNS = 64

@@ -9,26 +9,22 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
 
 from overlay._version import __version__
 from overlay.errors import LockError
 from overlay.model.whole import write_whole
+from overlay.patch import Patch
 from overlay.source.decide import version_of
 from overlay.source.own_code import of_pack
-from overlay.source.registry import environment, of_overlay
+from overlay.source.registry import Pack, environment, of_overlay
+from overlay.source.source import Tree
+from overlay.verdict import TargetVerdict, Verdict
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
-
-    from overlay.patch import Patch
-    from overlay.source.registry import Pack
-    from overlay.source.source import Tree
-    from overlay.verdict import TargetVerdict, Verdict
-
-    #: A lock as data, in the form of its file.
-    Lock = dict[str, Any]
+#: A lock as data, in the form of its file.
+Lock = dict[str, Any]
 
 
 #: What a lock is called where nobody says otherwise.
@@ -94,8 +90,6 @@ def _target(verdict: TargetVerdict) -> Lock:
 
 def with_digest(lock: Lock) -> Lock:
     """Return a lock that ends with its own digest."""
-    from hashlib import sha256
-
     body = {key: value for key, value in lock.items() if key != "digest"}
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return {**body, "digest": sha256(text.encode()).hexdigest()}

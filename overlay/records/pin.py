@@ -7,22 +7,16 @@ one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from overlay.errors import PinError
 from overlay.model.settings import DIGEST_PREFIX
 from overlay.model.text import listed
+from overlay.patch import Patch
 from overlay.records import lock as locks
-from overlay.source.registry import load_patches, wanted_packs
-from overlay.verdict import LOUD
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from overlay.patch import Patch
-    from overlay.records.lock import Lock
-    from overlay.source.registry import Pack
-    from overlay.source.source import Tree
-    from overlay.verdict import Verdict
+from overlay.source.registry import Pack, load_patches, wanted_packs
+from overlay.source.source import Tree
+from overlay.verdict import LOUD, Verdict
 
 _WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
 #: The most differences that are named, and the most patches in one line.
@@ -38,7 +32,7 @@ class Pin:
         self._static = locks.static_part(patches, wanted_packs())
         self._digest = wanted.removeprefix(DIGEST_PREFIX) if wanted.startswith(DIGEST_PREFIX) else ""
         #: The lock, as soon as it is known: a digest alone does not tell what it stands for.
-        self._lock: Lock | None = None
+        self._lock: locks.Lock | None = None
         if self._digest:
             return
         self._lock = locks.read(wanted)

@@ -15,6 +15,7 @@ changes it.
 
 from __future__ import annotations
 
+import atexit
 import os
 
 from overlay import log
@@ -62,8 +63,6 @@ def begin() -> None:
     if _begun or tell is None:
         return
     _begun = os.getpid()
-    import atexit
-
     atexit.register(end)
     if os.environ.get("OVERLAY_LEDGER_DIR"):
         _folder = os.path.abspath(os.environ["OVERLAY_LEDGER_DIR"])

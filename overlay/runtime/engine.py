@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import atexit
 import os
 import sys
 
@@ -115,19 +116,20 @@ class Engine:
         what it runs has imported nothing yet.
         """
         packages, ids = registry.awaited()
-        asked = settings.read()
+        settings.check()
         terms = settings.asked(patches)
         patches = None if patches is None else terms
         globs = not at_start and any(char in term for term in terms for char in "*?[")
         there = not packages.isdisjoint(sys.modules) or (
             not at_start and runs_one_of(packages, space_of_main())
         )
-        if asked.packs or asked.pin or asked.trust or globs or there or self.enabled:
+        early = settings.packs() or settings.pin() or settings.trust()
+        if early or globs or there or self.enabled:
             self.enable(patches, strict)
             return
         settings.select(ids, patches)
         settings.strict(strict)
-        self._begin(asked)
+        self._begin()
         self._wait(packages, patches, strict, at_start)
 
     def _wait(self, packages: frozenset[str], patches: Asked, strict: bool | None, at_start: bool) -> None:
@@ -184,22 +186,23 @@ class Engine:
             session, opened = self._opened, self._opened is None
             if session is None:
                 selection = choose(known, patches, strict)
-                asked = settings.read()  # a wrong option is an error now, not in the middle of a job
+                settings.check()  # a wrong option is an error now, not in the middle of a job
+                wanted = settings.pin()  # as it was given
                 if waited is None:
-                    self._begin(asked)
+                    self._begin()
                 chosen = [known[name] for name in selection.ids]
                 pin = None
-                if asked.pin:
+                if wanted:
                     from overlay.records.pin import Pin
 
-                    pin = Pin(asked.pin, chosen)
+                    pin = Pin(wanted, chosen)
                 calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
                 finder = waited or FirstFinder(frozenset(), lambda: self._say_if_in_vain(finder))
                 session = self._opened = Session(
                     chosen,
                     selection,
                     finder,
-                    strict=asked.strict if strict is None else settings.strict(strict),
+                    strict=settings.strict(strict),
                     pin=pin,
                     table=self.tested(),
                     **(calls if self._speaks else {}),
@@ -225,11 +228,9 @@ class Engine:
                 self.disable()
             raise
 
-    def _begin(self, asked: settings.Settings) -> None:
-        import atexit
-
+    def _begin(self) -> None:
         atexit.register(self._at_exit)
-        log.set_level(asked.log_level)
+        log.set_level(settings.log_level())
         for sentence in settings.unknown():
             log.warning(sentence)
         # Processes that this one starts may start in another folder.
@@ -262,8 +263,6 @@ class Engine:
                 session.close()
                 self._last = session.status()
                 self._opened = None
-            import atexit
-
             atexit.unregister(self._at_exit)
 
     def plan(self, patches: Asked = None, site: Where = None) -> Plan:

@@ -7,16 +7,12 @@ import sys
 from overlay import log
 from overlay.effect import effect_of
 from overlay.ledger import PatchStatus, SiteStatus
-from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import counted
-from overlay.runtime.sites import current, describe, holds, run_as, take_out
+from overlay.patch import Patch, Replacement
+from overlay.runtime.sites import InstalledSite, current, describe, holds, run_as, take_out
 from overlay.source.decide import variant_of
 from overlay.source.registry import module_of
-
-if TYPE_CHECKING:
-    from overlay.patch import Patch, Replacement
-    from overlay.runtime.sites import InstalledSite
-    from overlay.verdict import TargetVerdict, Verdict
+from overlay.verdict import TargetVerdict, Verdict
 
 #: States of a patch that is left out: it may come back only if its project turns up later in the session.
 ENDED = ("failed", "skipped")

@@ -12,6 +12,7 @@ while or at the end of the process, whichever is first, and speaks of this proce
 from __future__ import annotations
 
 import _thread
+import atexit
 import os
 import sys
 
@@ -78,8 +79,6 @@ class JobLog:
             if not is_first() or self._speaker() == _name() or not log.heard("info"):
                 return
             self._owes = True
-            import atexit
-
             atexit.register(self.say_alone)
             if not _is_single_threaded():  # from Python 3.12 on, a fork warns of more than one thread
                 from contextlib import suppress

@@ -12,14 +12,13 @@ import ast
 import os
 import sys
 from _frozen_importlib import ModuleSpec
+from collections.abc import Callable, Iterable
+from importlib.machinery import SourceFileLoader
+from types import CodeType, FrameType
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import CodeType, FrameType
-    from typing import Any
+Imported = Callable[[str, object], None]
 
-    Imported = Callable[[str, object], None]
 
 #: Code that was handed out: name of the module, loader, whom to tell.
 _made: dict[CodeType, tuple[str, Any, Imported]] = {}
@@ -143,8 +142,6 @@ class Script:
     """
 
     def __init__(self, path: str, name: str, imported: Imported) -> None:
-        from importlib.machinery import SourceFileLoader
-
         self.real = SourceFileLoader("__main__", path)
         self._name = name
         self.imported = imported

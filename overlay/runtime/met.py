@@ -6,21 +6,19 @@ met. So the list is never longer than the truth, and may be shorter.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from overlay import log
+from overlay.defect import HARMS, Defect, Dialect, Setting
 from overlay.ledger import Met
 from overlay.model.rank import is_first
-from overlay.model.record import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from overlay.defect import Defect, Dialect, Setting
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
-    from overlay.source.source import Tree
-    from overlay.verdict import Verdict
+from overlay.patch import Patch
+from overlay.runtime.engine import Engine
+from overlay.source.conditions import answer, means
+from overlay.source.known_defects import judge, records, whole
+from overlay.source.source import Tree
+from overlay.verdict import Verdict
 
 #: The most defects that the line names.
 _NAMED = 3
@@ -47,10 +45,6 @@ def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]
 
 def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tuple[Met, ...]:
     """Return the known defects that affect a job, those that are not patched first, then the worst."""
-    from overlay.defect import HARMS
-    from overlay.source.known_defects import judge, records, whole
-    from overlay.source.source import Tree
-
     patches = engine.known()
     states = {one.patch: one for one in engine.status().patches}
     tree, table = Tree(), engine.tested()
@@ -85,8 +79,6 @@ class Indexed:
 
     def look_up(self, dialect: Dialect, condition: Setting) -> list[tuple[str, object, str]]:
         """Return each place of a setting, with its value and no remark; nothing if nothing is known."""
-        from overlay.source.conditions import means
-
         key, settings = condition.key, self.settings
         if key in dialect.negated and dialect.negated[key] in settings:
             return [(key, not settings[dialect.negated[key]], "")]
@@ -107,8 +99,6 @@ class Indexed:
 
 def why(defect: Defect, dialect: Dialect, parts: Iterable[Indexed]) -> str | None:
     """Return the settings by which a job meets a defect, `None` if it does not, or if they do not tell."""
-    from overlay.source.conditions import answer
-
     if defect.project.name not in dialect.projects:
         return None
     for part in parts:

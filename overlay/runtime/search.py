@@ -21,14 +21,11 @@ import gc
 import sys
 import types
 from _weakref import getweakrefcount, getweakrefs, ref
+from collections.abc import Iterable
 from contextlib import suppress
 from operator import attrgetter
 from types import CellType, FrameType, FunctionType, ModuleType
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
+from typing import Any
 
 #: Attributes of a replacement: the id of its patch, and what it replaced.
 OWNER = "__overlay_patch__"

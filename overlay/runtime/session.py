@@ -10,31 +10,27 @@ from __future__ import annotations
 import _thread
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 
 from overlay import log
 from overlay.effect import load as load_effect
 from overlay.errors import OverlayError, PatchError, PinError
+from overlay.ledger import PatchStatus
 from overlay.model.record import TYPE_CHECKING
+from overlay.patch import Patch
 from overlay.runtime.entry import ENDED, Entry
-from overlay.runtime.finder import spec_of
-from overlay.runtime.sites import ConflictError, prepare, put, run_as
+from overlay.runtime.finder import FirstFinder, spec_of
+from overlay.runtime.sites import ConflictError, InstalledSite, prepare, put, run_as
 from overlay.source.decide import decide_all
 from overlay.source.registry import PACK, module_of
-from overlay.source.selection import in_order
+from overlay.source.selection import Selection, in_order
 from overlay.source.source import Tree
+from overlay.source.table import Table
 from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from overlay.ledger import PatchStatus
-    from overlay.patch import Patch
     from overlay.records.pin import Pin
-    from overlay.runtime.finder import FirstFinder
-    from overlay.runtime.sites import InstalledSite
-    from overlay.source.selection import Selection
-    from overlay.source.table import Table
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.

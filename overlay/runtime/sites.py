@@ -11,24 +11,19 @@ the source compiles to.
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from types import FunctionType
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
+from types import FunctionType, ModuleType
+from typing import Any
 
 from overlay.errors import OverlayError
-from overlay.model.record import TYPE_CHECKING
+from overlay.patch import Replacement
 from overlay.runtime.search import ORIGINAL, OWNER, are_held, is_wrapper, rebind, sole_names
 from overlay.runtime.unpickled import mark
 from overlay.source.shape import split_site
-from overlay.source.source import bare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
-
-    from overlay.patch import Replacement
-    from overlay.source.source import Tree
+from overlay.source.source import Tree, bare
 
 #: Attributes that a replacement does not take over: through them `torch.jit.script` and `inspect` would find
 #: the original.
@@ -204,8 +199,6 @@ def _check_original(module: ModuleType, site: str, original: object, tree: Tree)
 def _check_parameters(
     replacement: Replacement, original: Callable[..., Any], made: Callable[..., Any]
 ) -> None:
-    from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
-
     def shape(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
         return [(p.name, p.kind, p.default) for p in signature(function).parameters.values()]
 
@@ -228,8 +221,6 @@ def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     made.__doc__ = original.__doc__
     made.__annotations__ = dict(original.__annotations__)
     if made.__dict__.pop("__wrapped__", None) is not None:  # through it, `functools.wraps` gave the signature
-        from inspect import signature
-
         made.__signature__ = signature(original)  # type: ignore[attr-defined]
     made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})
     setattr(made, ORIGINAL, original)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
-from overlay.defect import Before, Beyond, Setting
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.defect import Before, Beyond, Condition, Defect, Setting
+from overlay.model.record import Record
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
+#: Returns each place where a job has a setting: the full key, the value and a remark. Returns none if the
+#: setting is not known.
+LookUp = Callable[[Setting], "Iterable[tuple[str, Any, str]]"]
 
-    from overlay.defect import Condition, Defect
-
-    #: Returns each place where a job has a setting: the full key, the value and a remark. Returns none if the
-    #: setting is not known.
-    LookUp = Callable[[Setting], "Iterable[tuple[str, Any, str]]"]
 
 #: What settings can say of a defect.
 ANSWERS = {

@@ -7,19 +7,16 @@ what the audit says is what a trainer does.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import permutations
 
 from overlay.errors import OverlayError, SourceError
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
+from overlay.patch import Patch, Project, Target, Variant
 from overlay.source.selection import in_order
+from overlay.source.source import Tree
+from overlay.source.table import Table
 from overlay.verdict import APPLY, LOUD, Plan, TargetVerdict, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from overlay.patch import Patch, Project, Target, Variant
-    from overlay.source.source import Tree
-    from overlay.source.table import Table
-
 
 #: The version of a project that is installed and tells none.
 UNKNOWN = "of unknown version"
@@ -62,32 +59,26 @@ def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree
     settled = dict(verdicts)
     by_id = {patch.id: patch for patch in patches}
     settled.update(_included(by_id, verdicts))
-    claims = {
-        name: _claims(by_id[name], verdict, tree)
-        for name, verdict in settled.items()
-        if verdict.verdict == "apply"
-    }
+    applying = {name: one for name, one in settled.items() if one.verdict == "apply"}
+    claims = {name: _claims(by_id[name], one, tree) for name, one in applying.items()}
     modules = {
         name: {site.partition(":")[0] for origins in sites.values() for site in origins}
         for name, sites in claims.items()
     }
-    for name, sites in claims.items():
-        for other, others in claims.items():
-            if name == other or modules[name].isdisjoint(modules[other]):
-                continue
-            shared = sorted(
-                (mine, theirs)
-                for mine in sites
-                for theirs in others
-                if any(_overlap(mine, site) for site in others[theirs])
-                or any(_overlap(site, theirs) for site in sites[mine])
-            )
-            if shared:
-                mine, theirs = shared[0]
-                what = f"{mine} too" if mine == theirs else f"{theirs}, which bears on {mine}"
-                settled[name] = settled[name].replace(
-                    verdict="conflict", reason=f"{other} claims {what}: select one of them"
-                )
+    for name, other in permutations(claims, 2):
+        if modules[name].isdisjoint(modules[other]):
+            continue
+        shared = sorted(
+            (mine, theirs)
+            for mine, ours in claims[name].items()
+            for theirs, others in claims[other].items()
+            if any(_overlap(mine, site) for site in others) or any(_overlap(site, theirs) for site in ours)
+        )
+        if shared:
+            mine, theirs = shared[0]
+            what = f"{mine} too" if mine == theirs else f"{theirs}, which bears on {mine}"
+            reason = f"{other} claims {what}: select one of them"
+            settled[name] = settled[name].replace(verdict="conflict", reason=reason)
     for name in in_order(by_id):
         for needed in by_id[name].requires:
             got = settled[needed].verdict if needed in settled else "not-selected"

@@ -8,10 +8,8 @@ Python 3.12 cuts f-strings into other pieces, and `repr` escapes what its Unicod
 from __future__ import annotations
 
 import ast
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from hashlib import sha256
 
 #: Length of a digest in hexadecimal digits (48 bits: enough against accidents, short enough to read).
 DIGEST_LENGTH = 12
@@ -25,8 +23,6 @@ _WIDE = 1 << 10
 
 def digest(nodes: Sequence[object]) -> str:
     """Return the digest of syntax nodes, strings, and lists of them."""
-    from hashlib import sha256
-
     return sha256("".join(map(_text, nodes)).encode()).hexdigest()[:DIGEST_LENGTH]
 
 

@@ -6,19 +6,16 @@ them, and the first rank of a job that knows its settings.
 
 from __future__ import annotations
 
-from overlay.defect import READ
-from overlay.model.record import TYPE_CHECKING, Record
+from collections.abc import Mapping
+
+from overlay.defect import READ, Defect, Dialect
+from overlay.model.record import Record
 from overlay.patch import Patch, Target
 from overlay.source.decide import decide_target, sites_in
 from overlay.source.registry import COMPAT, PACK, import_module, modules_in, tables
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from overlay.defect import Defect, Dialect
-    from overlay.source.source import Tree
-    from overlay.source.table import Table
-    from overlay.verdict import TargetVerdict, Verdict
+from overlay.source.source import Tree
+from overlay.source.table import Table
+from overlay.verdict import TargetVerdict, Verdict
 
 #: The states of a defect in an installation, in the order in which people are told.
 DEFECT_STATES: dict[str, str] = {

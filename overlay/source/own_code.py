@@ -6,15 +6,16 @@ runs. Rows of the table have the digest of one patch, which leaves out its words
 
 from __future__ import annotations
 
+import ast
 import os
+from collections.abc import Iterator
+from hashlib import sha256
 from importlib import import_module
 
 from overlay.errors import OverlayError
+from overlay.source.digest import digest
+from overlay.source.source import Tree
 from overlay.source.table import TABLE_FILE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Endings of what Python imports or a patch compiles, and the table of tested sources. `__pycache__` does not
 #: count: it says nothing that its source does not.
@@ -36,8 +37,6 @@ def of_pack(package: str) -> str:
 
 def of_files(found: dict[str, str]) -> str:
     """Return the digest of the names and contents of files."""
-    from hashlib import sha256
-
     total = sha256()
     for name in sorted(found):
         with open(found[name], "rb") as file:
@@ -52,10 +51,6 @@ def of_module(name: str) -> str:
     It leaves out the declaration, `PATCH = ...`, docstrings, comments, layout, and which of the files has
     what.
     """
-    import ast
-
-    from overlay.source.digest import digest
-
     module = import_module(name)
     spec = module.__spec__
     folder = spec is not None and spec.submodule_search_locations is not None
@@ -74,8 +69,6 @@ def of_module(name: str) -> str:
 
 def _is_wording(node: object, package: str) -> bool:
     """Return whether a statement in a patch's module has no effect on what the patch does."""
-    import ast
-
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)  # a docstring
     if isinstance(node, ast.ImportFrom):
@@ -87,8 +80,6 @@ def _is_wording(node: object, package: str) -> bool:
 
 def files(package: str) -> dict[str, str]:
     """Return the files of a package by their paths in it."""
-    from overlay.source.source import Tree
-
     found: dict[str, str] = {}
     for folder in Tree().folders(package):
         for name, path in _below(folder):

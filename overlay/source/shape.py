@@ -8,15 +8,12 @@ shape, so that a digest that is known stands for one meaning.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 
 from overlay.source import digest as digests
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    #: The blocks around a statement, innermost first: the keyword of each, and what decides whether it runs.
-    Headers = tuple[list[object], ...]
+#: The blocks around a statement, innermost first: the keyword of each, and what decides whether it runs.
+Headers = tuple[list[object], ...]
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

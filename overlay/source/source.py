@@ -11,25 +11,22 @@ import ast
 import os
 import re
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from glob import escape, glob
+from hashlib import sha256
 from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, distributions
 from importlib.util import resolve_name
 from types import CodeType
+from typing import Any, TypeVar
 
 from overlay.errors import SourceError
+from overlay.patch import Project
 from overlay.source import shape
 from overlay.source.shape import Module, bindings, split_site
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from importlib.metadata import Distribution
-    from typing import Any, TypeVar
-
-    from overlay.patch import Project
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 
 class Tree:
@@ -173,8 +170,6 @@ class Tree:
 
     def text_digest(self, module: str) -> str:
         """Return the digest of a whole source, `none` if there is no such module. Raises `SourceError`."""
-        from hashlib import sha256
-
         text = self._text(module)
         if text is None:
             return "none"
@@ -257,8 +252,6 @@ class Tree:
 
     def metadata_version(self, project: Project) -> str | None:
         """Return the version that the first distribution of a project's names states, or `None`."""
-        from importlib.metadata import distributions
-
         where: dict[str, Any] = {"path": self.sites} if self.sites is not None else {}
         for name in project.distributions:
             for found in distributions(name=name, **where):

@@ -22,24 +22,22 @@ decides nothing. A row is about one target: `overlay.source.decide` puts the tar
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from hashlib import sha256
 
 from overlay.errors import OverlayError, SourceError
 from overlay.model.record import TYPE_CHECKING, Record
-from overlay.patch import Absent, Calls
+from overlay.patch import Absent, Calls, Fact, Patch, Target
+from overlay.source.source import Tree
 from overlay.verdict import APPLY, LOUD, SiteFinding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from packaging.version import Version
 
-    from overlay.patch import Fact, Patch, Target
-    from overlay.source.source import Tree
-
-    #: What a row says of a site.
-    Said = str | bool | None
-
+#: What a row says of a site.
+Said = str | bool | None
 #: The name of the file beside the patches of a project.
 TABLE_FILE = "tested.json"
 #: Hexadecimal digits of the digest of files.
@@ -220,8 +218,6 @@ def read(path: str) -> list[Row]:
 
 def rows_in(data: bytes, path: str) -> list[Row]:
     """Return the rows of a file that has been read. Raises `OverlayError` for what is no table."""
-    import json
-
     try:
         return [Row(**row) for row in json.loads(data)["rows"]]
     except (ValueError, TypeError, LookupError, RecursionError) as error:
@@ -231,8 +227,6 @@ def rows_in(data: bytes, path: str) -> list[Row]:
 
 def files_digest(target: Target, tree: Tree) -> str:
     """Return the digest of all files that a patch names in a project. Raises `SourceError`."""
-    from hashlib import sha256
-
     modules = sorted({site.partition(":")[0] for site in target.sites()})
     texts = [f"{module} {tree.text_digest(module)}" for module in modules]
     return sha256("\n".join(texts).encode()).hexdigest()[:LENGTH]

@@ -16,8 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from overlay.desk.audit.audit import read_settings
-from overlay.desk.audit.job_settings import answer_in
+from overlay.desk.audit.job_settings import read_settings
 from overlay.errors import SettingsError
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import load_patches
@@ -88,8 +87,8 @@ def compare(root: Path, tree: Tree) -> tuple[list[Verdict], list[str]]:
             continue
         for defect in defects.values():
             if defect.project.name in settings.dialect.projects:
-                real = [answer_in(defect, job) for job in jobs]
-                found.append(Verdict(script, defect.id, answer_in(defect, settings), real))
+                real = [job.answer(defect) for job in jobs]
+                found.append(Verdict(script, defect.id, settings.answer(defect), real))
     return found, refused
 
 

@@ -14,7 +14,7 @@ from patch_words import ID, UPSTREAM
 from overlay.compat.projects import MEGATRON, MILES, SLIME, VERL
 from overlay.defect import HARMS, READ, Before, Beyond, Defect, Setting
 from overlay.desk.audit import settings_file
-from overlay.desk.audit.job_settings import answer_in, options, recognise
+from overlay.desk.audit.job_settings import options, recognise
 from overlay.source.conditions import names
 from overlay.source.known_defects import dialects, load_defects
 from overlay.source.registry import load_patches
@@ -285,7 +285,7 @@ def test_a_defect_is_met_as_upstreams_parsers_say(tmp_path: Path, name: str, sai
     (tmp_path / "run.sh").write_text(f"python3 -m trainer {said}\n")
     given = settings_file.read(str(tmp_path / "run.sh"), ("trainer",))
     composed = {"verl/trainer/config/_generated_ppo_trainer.yaml": COMPOSED}
-    assert answer_in(DEFECTS[name], recognise("run.sh", given, dialects(), composed.get)).word == word
+    assert recognise("run.sh", given, dialects(), composed.get).answer(DEFECTS[name]).word == word
 
 
 @pytest.mark.parametrize(
@@ -304,4 +304,4 @@ def test_a_defect_is_met_as_megatrons_yaml_says(tmp_path: Path, name: str, said:
         f"language_model: {{recompute_granularity: full, {said}}}\n"
     )
     given = settings_file.read(str(tmp_path / "run.yaml"), ())
-    assert answer_in(DEFECTS[name], recognise("run.yaml", given, dialects(), lambda _: None)).word == word
+    assert recognise("run.yaml", given, dialects(), lambda _: None).answer(DEFECTS[name]).word == word

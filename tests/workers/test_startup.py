@@ -219,6 +219,12 @@ def test_run_hands_on_a_relative_pin_as_an_absolute_one(worksite: Venv) -> None:
     assert done.stdout.split() == [str(worksite.folder / "a.lock"), "1"]
 
 
+def test_run_hands_on_a_relative_folder_of_ledgers_as_an_absolute_one(worksite: Venv) -> None:
+    words = ["sh", "-c", "cd /; echo $OVERLAY_LEDGER_DIR"]
+    done = worksite.run("-m", "overlay", "run", *words, OVERLAY_LEDGER_DIR="ledgers")
+    assert done.stdout.split() == [str(worksite.folder / "ledgers")], done.stderr
+
+
 def test_run_says_what_it_cannot_start(worksite: Venv) -> None:
     done = worksite.run("-m", "overlay", "run", "--", "/nowhere/python")
     assert done.returncode == 127

@@ -7,27 +7,26 @@ fixed, or that settings exclude, are counted.
 
 from __future__ import annotations
 
-from overlay.defect import HARMS, READ
-from overlay.desk.audit import job_settings, settings_file
+from collections.abc import Callable, Collection
+from operator import attrgetter
+from typing import Any
+
+from overlay.defect import HARMS, READ, Defect
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import wrap
+from overlay.runtime.engine import Engine
 from overlay.source import known_defects
-from overlay.source.conditions import ANSWERS
-from overlay.source.known_defects import Finding, advice, dialects, judge, load_defects
+from overlay.source.conditions import ANSWERS, Answer
+from overlay.source.known_defects import Finding, advice, judge, load_defects
+from overlay.source.source import Tree
+from overlay.verdict import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from typing import Any
-
-    from overlay.defect import Defect
     from overlay.desk.audit.job_settings import JobSettings
-    from overlay.runtime.engine import Engine
-    from overlay.source.conditions import Answer
-    from overlay.source.source import Tree
-    from overlay.verdict import Plan
 
 #: Stands for `OVERLAY_PATCHES=all,` in a way out.
 _SELECT = "select "
+_HARM = attrgetter("harm")
 
 
 class Audit(Record):
@@ -128,9 +127,7 @@ def make_audit(
     kept.sort(key=lambda one: ([*HARMS].index(one.harm), one.defect))
     answers = {}
     if settings is not None:
-        answers = {
-            one.defect: job_settings.answer_in(defects[one.defect], settings, one.version) for one in kept
-        }
+        answers = {one.defect: settings.answer(defects[one.defect], one.version) for one in kept}
     return Audit(
         plan=plan,
         defects=defects,
@@ -141,13 +138,6 @@ def make_audit(
     )
 
 
-def read_settings(path: str, tree: Tree) -> JobSettings:
-    """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
-    known = dialects()
-    given = settings_file.read(path, [one for dialect in known for one in dialect.programs])
-    return job_settings.recognise(path, given, known, tree.read)
-
-
 def screen(audit: Audit) -> str:
     """Return all findings, those that are not patched first."""
     if not audit.installed:
@@ -156,8 +146,8 @@ def screen(audit: Audit) -> str:
     lines = [wrap(text, "  ", first="") for text in (", ".join(audit.installed) + where, audit.count())]
     if audit.settings is None:
         lines += _lines("NOT PATCHED", audit.of("open"), audit)
-        lines += _paragraph("NOT KNOWN FOR THIS SOURCE", audit.of("unknown-source"))
-        lines += _paragraph("PATCHED", audit.of("mended"))
+        lines += _ids("NOT KNOWN FOR THIS SOURCE", audit.of("unknown-source"), _HARM)
+        lines += _ids("PATCHED", audit.of("mended"), _HARM)
     else:
         lines += _by_settings(audit, audit.settings)
     lines += ["", "details of one: overlay audit --explain ID; everything as data: --json"]
@@ -167,37 +157,40 @@ def screen(audit: Audit) -> str:
 
 
 def _by_settings(audit: Audit, settings: JobSettings) -> list[str]:
+    def why(one: Finding) -> str:
+        return audit.answers[one.defect].why
+
     lines: list[str] = []
     for word in ("met", "untold"):
         left = audit.answered(word, "open", "unknown-source")
         others = [one for one in left if one.project not in settings.dialect.projects]
         ours = [one for one in left if one not in others]
         lines += _lines(f"NOT PATCHED, {ANSWERS[word].upper()}", ours, audit)
-        lines += _by_reason("NOT PATCHED, OF ANOTHER PROJECT", others, audit)
+        lines += _ids("NOT PATCHED, OF ANOTHER PROJECT", others, why)
     # A defect that these settings do not hit is still there: name the settings that spare the job.
     spared = audit.answered("not-met", "open", "unknown-source")
-    lines += _by_reason(f"NOT PATCHED, {ANSWERS['not-met'].upper()}", spared, audit)
+    lines += _ids(f"NOT PATCHED, {ANSWERS['not-met'].upper()}", spared, why)
     for word in ("met", "untold"):
-        lines += _paragraph(f"PATCHED, {ANSWERS[word].upper()}", audit.answered(word, "mended"))
+        lines += _ids(f"PATCHED, {ANSWERS[word].upper()}", audit.answered(word, "mended"), _HARM)
     lines += _title(f"PATCHED, {ANSWERS['not-met'].upper()}", audit.answered("not-met", "mended"))
     return [*lines, *_unknown(settings)]
 
 
-def _by_reason(title: str, findings: list[Finding], audit: Audit) -> list[str]:
-    """Return the ids of findings, after each reason in the settings."""
+def _ids(title: str, findings: list[Finding], by: Callable[[Finding], str]) -> list[str]:
+    """Return the ids of findings, after what they have in common."""
     lines = _title(title, findings)
-    for why in dict.fromkeys(audit.answers[one.defect].why for one in findings):
-        them = ", ".join(one.defect for one in findings if audit.answers[one.defect].why == why)
-        lines.append(wrap(f"{why}: {them}", "    ", first="  "))
+    for common in dict.fromkeys(map(by, findings)):
+        them = ", ".join(one.defect for one in findings if by(one) == common)
+        lines.append(wrap(f"{common}: {them}", "    ", first="  "))
     return lines
 
 
 def _lines(title: str, findings: list[Finding], audit: Audit) -> list[str]:
     """Return a line for each finding: what settings say of it, and the way out."""
     lines = _title(title, findings)
-    for harm, them in _by_harm(findings):
+    for harm in dict.fromkeys(one.harm for one in findings):
         lines.append(f"{harm}: {HARMS[harm]}")
-        for one in them:
+        for one in (one for one in findings if one.harm == harm):
             why = f": {audit.answers[one.defect].why}" if one.defect in audit.answers else ""
             lines.append(wrap(f"{one.defect}{why}{_way_out(one)}", "      ", first="  "))
     return lines
@@ -211,14 +204,6 @@ def _way_out(finding: Finding) -> str:
         return f" -> {_SELECT}{finding.patch}"
     first = finding.way_out.partition("; or ")[0]
     return f" -> {first}" if first else f": {finding.reason}" if finding.reason else ""
-
-
-def _paragraph(title: str, findings: list[Finding]) -> list[str]:
-    """Return the ids of findings, after each harm."""
-    lines = _title(title, findings)
-    for harm, them in _by_harm(findings):
-        lines.append(wrap(f"{harm}: {', '.join(one.defect for one in them)}", "    ", first="  "))
-    return lines
 
 
 def defect_text(defect: Defect, finding: Finding | None = None) -> str:
@@ -263,9 +248,3 @@ def _unknown(settings: JobSettings) -> list[str]:
 def _title(title: str, what: Collection[object]) -> list[str]:
     """Return a title with the number of what follows it, or nothing if there is nothing."""
     return ["", f"{title} ({len(what)})"] if what else []
-
-
-def _by_harm(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
-    """Return the findings of each harm that there is, the worst first."""
-    found = [(harm, [one for one in findings if one.harm == harm]) for harm in HARMS]
-    return [(harm, them) for harm, them in found if them]

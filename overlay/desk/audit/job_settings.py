@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import takewhile
+from typing import Any
 
-from overlay.desk.audit.settings_file import in_yaml
+from overlay.defect import Defect, Dialect
+from overlay.desk.audit import settings_file
 from overlay.errors import OverlayError, SettingsError
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.source import conditions
 from overlay.source.conditions import Answer, Open, means, names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from overlay.defect import Defect, Dialect
-    from overlay.patch import ReadFile
+from overlay.source.known_defects import dialects
+from overlay.source.source import Tree
 
 #: Said of a value that the file leaves out.
 DEFAULT = ", upstream's default"
@@ -107,6 +105,19 @@ class JobSettings(Record):
         alike = {repr(value): (full, value, DEFAULT) for full, value in reversed(found.items())}
         return list(alike.values())
 
+    def answer(self, defect: Defect, version: str = "") -> Answer:
+        """Return what the settings say of a defect in a release."""
+        project = defect.project.name
+        if project not in self.dialect.projects:
+            return Answer(word="untold", why=f"{self.file} is read as {self.dialect.name}")
+        return conditions.answer(
+            defect,
+            lambda one: self.look_up(one.key),
+            self.dialect.assumes.get(project, ()),
+            unknown=" is not in the file",
+            version=version,
+        )
+
     def unknown(self) -> dict[str, str]:
         """Return the keys that are no options of what is there, each with the nearest option, or nothing."""
         known = {*self.options, *self.dialect.defaults, *(implied[0] for implied in self.dialect.implies)}
@@ -136,8 +147,18 @@ def _is_switch(key: str, defaults: dict[str, Any]) -> bool:
     )
 
 
+def read_settings(path: str, tree: Tree) -> JobSettings:
+    """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
+    known = dialects()
+    given = settings_file.read(path, [one for dialect in known for one in dialect.programs])
+    return recognise(path, given, known, tree.read)
+
+
 def recognise(
-    file: str, given: tuple[dict[str, Any], tuple[str, ...]], dialects: Sequence[Dialect], read: ReadFile
+    file: str,
+    given: tuple[dict[str, Any], tuple[str, ...]],
+    dialects: Sequence[Dialect],
+    read: Callable[[str], str | None],
 ) -> JobSettings:
     """Return settings with the dialect that they are in. Raises `SettingsError` if they are in none.
 
@@ -182,21 +203,7 @@ def recognise(
     )
 
 
-def answer_in(defect: Defect, settings: JobSettings, version: str = "") -> Answer:
-    """Return what the settings say of a defect in a release."""
-    project = defect.project.name
-    if project not in settings.dialect.projects:
-        return Answer(word="untold", why=f"{settings.file} is read as {settings.dialect.name}")
-    return conditions.answer(
-        defect,
-        lambda one: settings.look_up(one.key),
-        settings.dialect.assumes.get(project, ()),
-        unknown=" is not in the file",
-        version=version,
-    )
-
-
-def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], dict[str, str]]:
+def options(dialect: Dialect, read: Callable[[str], str | None]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the options by key, each with its default or an `Open`, and the files that were not read.
 
     Each file comes with the reason, which is empty if the file is not there.
@@ -217,7 +224,7 @@ def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], dict[str,
 
 @lru_cache(maxsize=32)
 def _in_file(path: str, text: str) -> dict[str, Any]:
-    return dict(_declared(ast.parse(text))) if path.endswith(".py") else in_yaml(text, path)
+    return dict(_declared(ast.parse(text))) if path.endswith(".py") else settings_file.in_yaml(text, path)
 
 
 def _declared(tree: ast.Module) -> Iterator[tuple[str, Any]]:

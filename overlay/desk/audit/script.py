@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from itertools import dropwhile
 from pathlib import Path
+from typing import Any
 
 from overlay.errors import SettingsError
-from overlay.model.record import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+#: A word of a command, and whether it is sure to stand there.
+Word = tuple[str, bool]
 
-    #: A word of a command, and whether it is sure to stand there.
-    Word = tuple[str, bool]
 
 _OPERATOR = re.compile(r"\d*(?:&>>?|>>|>&|<<<|<<-?|<&|<>|>\||[<>])(?!\()|;;&?|;&|&&|\|\||\|&|[;|&()\n]")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)$", re.DOTALL)

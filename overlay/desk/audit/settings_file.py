@@ -8,21 +8,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import pairwise
+from typing import Any
 
-from overlay.desk.audit.script import commands, file_text
+from overlay.desk.audit.script import Word, commands, file_text
 from overlay.errors import SettingsError
-from overlay.model.launchers import STARTERS
-from overlay.model.record import TYPE_CHECKING
+from overlay.launch.doctor import STARTERS
 from overlay.source.conditions import Open
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
-
-    from overlay.desk.audit.script import Word
 
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
 _OVERRIDE = re.compile(r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|(?:model_)?engine)=(.*)$", re.DOTALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -11,34 +12,28 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from importlib import import_module
 from importlib.util import find_spec
 
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, say, show
 from overlay.desk.processes import Commands
-from overlay.desk.prove.rows import File, trial, unjudged
+from overlay.desk.prove.rows import File, Trial, trial, unjudged
 from overlay.model import settings
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.model.settings import ALONE
 from overlay.model.text import table, wrap
-from overlay.runtime.engine import load_all
+from overlay.runtime.engine import Engine, load_all
 from overlay.source.decide import version_of
 from overlay.source.registry import contract_of, environment
 from overlay.source.source import Tree
-from overlay.source.table import Row  # noqa: TC001 -- a field type
-from overlay.verdict import APPLY
+from overlay.source.table import Row
+from overlay.verdict import APPLY, Verdict
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Iterator
+#: What became of one run of a contract, one of `RUN_OUTCOMES`, and what was said of it.
+Outcome = tuple[str, str]
 
-    from overlay.desk.prove.rows import Trial
-    from overlay.runtime.engine import Engine
-    from overlay.verdict import Verdict
-
-    #: What became of one run of a contract, one of `RUN_OUTCOMES`, and what was said of it.
-    Outcome = tuple[str, str]
 
 #: Nothing is wrong; something is; an exception; no end in time; the process ended without an answer; a
 #: package that it needs is not installed, which is never a pass.
@@ -84,6 +79,7 @@ class Proof(Record):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes to its parser."""
+    parser.set_defaults(command=run)
     what = "ids or globs (default: all that apply here)"
     parser.add_argument("patches", nargs="*", metavar="PATCH", help=what)
     what = "the seed of the contracts' inputs (default: a new one, printed)"
@@ -97,7 +93,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", metavar="FILE", help=what)
     what = "with --write: you have read how the source differs, and a contract that holds is enough"
     parser.add_argument("--judged", action="store_true", help=what)
-    parser.set_defaults(command=run)
 
 
 def run(engine: Engine, arguments: argparse.Namespace) -> int:

@@ -8,23 +8,21 @@ may have moved: then the contract is run on upstream alone.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import pairwise, product
 
+from packaging.version import InvalidVersion, Version
+
 from overlay.errors import OverlayError, SourceError, TrustError
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.model.whole import write_whole
+from overlay.patch import Patch, Target, Variant
 from overlay.source.decide import decide
 from overlay.source.registry import of_code
-from overlay.source.table import Row, files_digest, is_so, misses, rows_in, said
+from overlay.source.source import Tree
+from overlay.source.table import Row, Said, Table, files_digest, is_so, misses, rows_in, said
 from overlay.verdict import APPLY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from overlay.patch import Patch, Target, Variant
-    from overlay.source.source import Tree
-    from overlay.source.table import Said, Table
 
 
 class Trial(Record):
@@ -98,8 +96,6 @@ def _blank(patch: Patch, target: Target, tree: Tree, name: str) -> Row:
 
 def _applied_before(patch: Patch, target: Target, version: str, table: Table) -> str:
     """Return a source on which a patch applied, of no later release than `version`, or nothing."""
-    from packaging.version import InvalidVersion, Version
-
     sources = [name for row in table.rows(patch, target) if row.verdict == APPLY for name in row.sources()]
     try:
         here = Version(version)

@@ -8,37 +8,27 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from glob import glob
+from typing import Any
 
 from overlay.defect import HARMS
 from overlay.desk.reading import record_of
-from overlay.effect import Effect, Figure, combined, told
+from overlay.effect import Effect, Number, combined, told
 from overlay.errors import ReportError
-from overlay.ledger import Met, PatchStatus, SiteStatus, Status
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.ledger import Met, Status
+from overlay.model.record import Record
 from overlay.model.text import counted, listed, wrap
 from overlay.records import agreement
 from overlay.records.lock import SOURCE_OF
 from overlay.records.run import ENDING, LEDGER, PROCESS
-from overlay.verdict import SiteFinding, TargetVerdict, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
-
-    from overlay.effect import Number
+from overlay.verdict import Verdict
 
 _MOST_RANKS = 1 << 22
 #: Processes and files that a sentence names one by one.
 _MOST_NAMES = 8
-#: What the annotations of the records in a ledger name.
-_NAMES = {
-    "Number": int | float,
-    **{
-        kind.__name__: kind
-        for kind in (PatchStatus, SiteStatus, Effect, Figure, Verdict, TargetVerdict, SiteFinding, Met)
-    },
-}
+#: What the annotations of the records in a ledger name, and their modules import for a type checker alone.
+_NAMES = {"Effect": Effect, "Verdict": Verdict}
 
 
 class Process(Record):

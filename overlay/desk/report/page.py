@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from overlay._version import __version__
-from overlay.desk.audit.audit import make_audit
+from overlay.desk.audit.audit import Audit, make_audit
 from overlay.desk.commands import OPT_IN
-from overlay.desk.output import EXIT_OK, say, show
-from overlay.desk.report.job import noted, read
+from overlay.desk.output import EXIT_OK, folder, say, show
+from overlay.desk.report.job import Group, Job, noted, read
 from overlay.effect import told
 from overlay.errors import ReportError
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.model.text import counted, listed
 from overlay.model.whole import write_whole
+from overlay.patch import Patch
+from overlay.runtime.engine import Engine
 from overlay.source.known_defects import DEFECT_STATES
 from overlay.source.source import Tree
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from overlay.desk.audit.audit import Audit
-    from overlay.desk.report.job import Group, Job
-    from overlay.patch import Patch
-    from overlay.runtime.engine import Engine
-    from overlay.verdict import Plan, TargetVerdict
-
+from overlay.verdict import Plan, TargetVerdict
 
 #: What can become of a patch, the worst first, with the tone of each: a state, a verdict, or `not known`, if
 #: only another version of overlay knows the patch.
@@ -236,7 +230,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.globals.update(
-        link=link, noted=noted, told=told, counted=counted, tone=tone, marks=MARKS, tones=OUTCOMES
+        link=link, noted=noted, told=told, counted=counted, marks=MARKS, tones=OUTCOMES
     )
     text = environment.get_template("page.html").render(
         first=first,
@@ -269,13 +263,19 @@ def link(reference: str) -> str:
     return ""
 
 
-def tone(word: str) -> str:
-    """Return what a verdict or a state means at a glance: `good`, `bad`, `care` or `plain`."""
-    return OUTCOMES[outcome([word])]
-
-
 #: What every page has near its beginning.
 _TITLE = b"<title>overlay: "
+
+
+def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command to a parser."""
+    what = "show which patches a job's ranks had; -o writes that, or an audit, as an HTML page"
+    page = add_command("report", write, what)
+    what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
+    page.add_argument("job", nargs="?", metavar="DIR", help=what)
+    page.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
+    what = "an installation, unpacked wheel or checkout; repeatable (default without a job: this one)"
+    page.add_argument("--audit", action="append", default=[], type=folder, metavar="DIR", help=what)
 
 
 def write(engine: Engine, arguments: argparse.Namespace) -> int:

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Mapping
+from importlib.resources import files
 
 from overlay.desk.reading import record_of
 from overlay.errors import SuiteError
-from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.record import Record
 from overlay.source.registry import COMPAT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: Seconds for the package index or a clone.
 _PATIENCE = 600
@@ -58,8 +57,6 @@ class Recipe(Record):
 
 def shipped() -> dict[str, str]:
     """Return the paths of the recipes that come with overlay, by name."""
-    from importlib.resources import files
-
     folder = str(files(COMPAT).joinpath("suites"))
     names = sorted(name.removesuffix(".toml") for name in os.listdir(folder) if name.endswith(".toml"))
     return {name: os.path.join(folder, f"{name}.toml") for name in names}

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from glob import glob
+from typing import Any
 
 from overlay.errors import SuiteError
-from overlay.model.record import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+#: By node id, its attempts: of each the outcome, and the first line of why the test did not pass.
+Results = dict[str, list[tuple[str, str]]]
 
-    #: By node id, its attempts: of each the outcome, and the first line of why the test did not pass.
-    Results = dict[str, list[tuple[str, str]]]
 
 #: What becomes of a test, or of a file of tests. If several ranks, or a test and its teardown, differ, the
 #: one that comes last here counts. A test is `missing` if a run does not have it.

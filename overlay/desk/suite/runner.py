@@ -5,6 +5,7 @@ What the processes of a test file leave (see `plugin`) and print goes into the f
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -12,25 +13,19 @@ import platform
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from glob import glob
+from typing import Any
 
 from overlay._version import __version__
-from overlay.desk.output import EXIT_LOUD, EXIT_OK, say, show
+from overlay.desk.output import EXIT_LOUD, EXIT_OK, adder, say, show
 from overlay.desk.processes import Commands
 from overlay.desk.suite import recipe as recipes
 from overlay.desk.suite import report
 from overlay.desk.suite.plugin import PLUGIN, VARIABLE
+from overlay.desk.suite.recipe import Recipe
 from overlay.errors import SuiteError
-from overlay.model.record import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from overlay.desk.suite.recipe import Recipe
-    from overlay.runtime.engine import Engine
-
+from overlay.runtime.engine import Engine
 
 MODES = ("plain", "overlay")
 
@@ -169,14 +164,7 @@ def _expand(tree: str, patterns: Sequence[str]) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the commands to the parser of `overlay suite`."""
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
-        sub.add_argument("--json", action="store_true", help="print JSON instead of text")
-        sub.set_defaults(command=command)
-        return sub
-
+    add = adder(parser.add_subparsers(metavar="COMMAND", required=True))
     add("list", _list, "list the recipes that come with overlay")
     run = add("run", _run, "run the tests of recipes plain and under overlay; exit code 1 if any is lost")
     run.add_argument("names", nargs="*", metavar="NAME", help="a recipe, a file *.toml, or all")

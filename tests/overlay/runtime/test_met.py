@@ -97,7 +97,7 @@ def test_a_look_up_compares_few_settings_with_each_condition(monkeypatch: pytest
         asked.append(full)
         return compare(full, key, aside)
 
-    monkeypatch.setattr(conditions, "means", counted)
+    monkeypatch.setattr(met, "means", counted)
     plain = {f"actor_rollout_ref.part{number}.setting{number}": number for number in range(800)}
     mine = {"actor_rollout_ref.actor.strategy": "fsdp", "actor_rollout_ref.actor.use_dynamic_bsz": True}
     parts = [met.Indexed({**plain, **mine})]

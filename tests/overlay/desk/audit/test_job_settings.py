@@ -9,7 +9,7 @@ from audit_cases import DIALECT, a_defect, write
 
 from overlay.defect import above, among, before, beyond, given, other, switched
 from overlay.desk.audit import settings_file
-from overlay.desk.audit.job_settings import JobSettings, answer_in, recognise
+from overlay.desk.audit.job_settings import JobSettings, recognise
 from overlay.errors import SettingsError
 from overlay.source.conditions import Open
 
@@ -44,7 +44,7 @@ def having(dialect: Dialect = DIALECT, **values: Any) -> JobSettings:
 
 def said(found: JobSettings, *when: Condition) -> Answer:
     """Return what settings say of the defect, or of one with other conditions."""
-    return answer_in(a_defect().replace(when=(when,)) if when else a_defect(), found)
+    return found.answer(a_defect().replace(when=(when,)) if when else a_defect())
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ YES, NO, PERHAPS = above("ranks", 1), above("ranks", 2), beyond("who knows")
     ],
 )
 def test_one_alternative_is_enough_and_one_condition_excludes(when: Any, word: str) -> None:
-    assert answer_in(a_defect().replace(when=when), having(ranks=2)).word == word
+    assert having(ranks=2).answer(a_defect().replace(when=when)).word == word
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_one_alternative_is_enough_and_one_condition_excludes(when: Any, word: s
     ],
 )
 def test_what_a_release_brings_is_told_by_the_release(version: str, word: str, why: str) -> None:
-    found = answer_in(a_defect().replace(when=((before("2.0"),),)), having(), version=version)
+    found = having().answer(a_defect().replace(when=((before("2.0"),),)), version)
     assert (found.word, found.why) == (word, why)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import report_inputs as made
 
-from overlay.desk.report.page import DEFECTS, MARKS, link, tone
+from overlay.desk.report.page import DEFECTS, MARKS, OUTCOMES, link
 from overlay.source.known_defects import DEFECT_STATES
 from overlay.verdict import LOUD
 
@@ -100,9 +100,9 @@ def test_references_become_addresses() -> None:
 
 
 def test_no_word_is_told_by_its_colour_alone(plain: Reader) -> None:
-    assert {tone(word) for word in LOUD} == {"bad"}
+    assert {OUTCOMES[word] for word in LOUD} == {"bad"}
     assert [*DEFECTS, "not-installed"] == [*DEFECT_STATES]
-    assert (tone("waiting"), tone("applied"), tone("incomplete")) == ("plain", "good", "care")
+    assert tuple(OUTCOMES[word] for word in ("waiting", "applied", "incomplete")) == ("plain", "good", "care")
     assert len(set(MARKS.values())) == 4
     badges = [one for one in plain.all("span") if "badge" in one.get("class", "")]
     signs = [one for one in plain.all("span") if one.get("aria-hidden") == "true"]
