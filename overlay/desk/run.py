@@ -14,17 +14,26 @@ from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
+from overlay.launch.doctor import (
+    EXIT_NOT_FOUND,
+    Interpreter,
+    Reply,
+    ask,
+    behind_starters,
+    command_of_ranks,
+    interpreter_of,
+    is_python,
+    of_shell,
+    refusal,
+    shell_of,
+)
 from overlay.model import settings
 from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
 from overlay.source.registry import load_patches
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from overlay.launch.doctor import Interpreter
-
-#: The exit codes of a shell for a command that cannot be started.
-EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
+#: The exit code of a shell for a command that cannot be started.
+EXIT_NO_COMMAND = 126
 #: The options of `overlay run` that take a value.
 _WITH_VALUE = ("--patches", "--pin")
 _UNTOLD = (
@@ -124,8 +133,6 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code if the command must not start, 0 if it may. Raises `OverlayError`."""
-    from overlay.launch.doctor import command_of_ranks, interpreter_of
-
     unsure: list[str] = []
     for command in filter(None, (words, command_of_ranks(words, environ))):
         known = interpreter_of(command, environ.get("PATH"))
@@ -133,13 +140,14 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
             _check(environ)  # the command may start any Python, this one among them
             unsure += _unsure(command, environ)
             continue
-        status, reason, other = _asked(known, environ)
-        if not other:
+        status, reason, answer = _asked(known, environ)
+        if answer is not None and not answer.other:
             _check(environ)
         if reason:
             why = ", because its Python would not be patched" if status != EXIT_NO_COMMAND else ""
             say(f"the command was not started{why}: {reason}")
             return status
+        unsure += _given(command, environ)
     if not unsure:
         return 0
     if not (settings.strict(environ=environ) or settings.pin(environ)):
@@ -149,36 +157,46 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
     return EXIT_LOUD
 
 
-def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str, bool]:
-    """Return an exit code, why a Python would not be patched (empty if it would), and if it is not ours."""
-    from overlay.launch.doctor import ask, refusal
-
+def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str, Reply | None]:
+    """Return an exit code, why a Python would not be patched (empty if it would), and what it answered."""
     try:
         answer = ask(interpreter, environ)
+    except FileNotFoundError:
+        return EXIT_NOT_FOUND, "", None
     except OSError as error:
         reason = f"{interpreter.path} cannot be asked whether it would be: {error}"
-        return EXIT_NO_COMMAND, reason, True
-    return EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer), answer.other
+        return EXIT_NO_COMMAND, reason, None
+    return EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer), answer
+
+
+def _given(command: Sequence[str], environ: dict[str, str]) -> list[str]:
+    """Return what may go wrong if a command of Python starts another Python, which is among its words."""
+    for at in range(1, len(command)):
+        other = interpreter_of(command[at:], environ.get("PATH")) if is_python(command[at]) else None
+        _, reason, _ = _asked(other, environ) if other else (0, "", None)
+        if reason:
+            what = f"{command[0]} may start {command[at]}, which would run without patches"
+            return [f"{what}: {reason}. {_UNTOLD}"]
+    return []
 
 
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     """Return what may go wrong with a command that is no Python: it starts one, and not a patched one."""
-    from overlay.launch.doctor import behind_starters, on_path, path_of, shell_of
-
     path = environ.get("PATH")
     (behind, env), shell = behind_starters(command, path), shell_of(command, path)
     if not shell:
         program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
         return [f"overlay cannot tell which Python {program} starts. {_UNTOLD}"] if there else []
-    unpatched: dict[str, str] = {}
-    for interpreter in on_path(path_of(shell, environ)):  # a script may start `python` or `python3`
-        _, reason, _ = _asked(interpreter.replace(behind=env), environ)
+    unpatched: dict[str, tuple[str, str]] = {}
+    for interpreter in of_shell(shell, environ):  # a script may start `python` or `python3`
+        _, reason, answer = _asked(interpreter.replace(behind=env), environ)
         if reason:
-            unpatched[os.path.basename(interpreter.path)] = reason
-    names = " and ".join(f"`{name}`" for name in unpatched)
+            name = os.path.basename(interpreter.path)
+            unpatched.setdefault(answer.prefix if answer else name, (name, reason))
+    names = " and ".join(f"`{name}`" for name, _ in unpatched.values())
     what = f"{command[0]} may start any Python, and {names} on the PATH would run without patches"
-    return [f"{what}: {reason}" for reason in unpatched.values()]
+    return [f"{what}: {reason}" for _, reason in unpatched.values()]
 
 
 def _check(environ: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import shlex
 import site
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from shutil import which
@@ -26,13 +26,19 @@ STARTERS = (
     "chrt", "env", "flock", "gdb", "ionice", "nice", "nohup", "nsys", "numactl", "perf", "prlimit", "setsid",
     "stdbuf", "strace", "taskset", "time", "timeout", "unshare", "xargs",
 )  # fmt: skip
+#: The exit code of a shell for a command that it does not find.
+EXIT_NOT_FOUND = 127
 #: Where the package lies.
 PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
 #: The name of the start-up files, without their endings.
 _NAME = "overlay-startup"
 #: Words before that command which are also names of programs.
 _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "true")
-_SHELLS = ("ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh")
+#: Shells without `"$@"`.
+_OTHER_SHELLS = ("csh", "fish", "tcsh")
+_SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
+#: As what a script starts Python.
+_NAMES = ("python", "python3")
 
 
 class Interpreter(Record):
@@ -44,13 +50,15 @@ class Interpreter(Record):
     options: tuple[str, ...] = ()
     #: The words of `env` that start it: they decide which variables it gets.
     behind: tuple[str, ...] = ()
+    #: The command of a shell that starts it, if that is to look for it.
+    shell: tuple[str, ...] = ()
 
 
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
     words, env = behind_starters(words, path)
     command = _runner(words, path)
-    program = which(command[0], path=path) if command and _is_python(command[0]) else None
+    program = which(command[0], path=path) if command and is_python(command[0]) else None
     return Interpreter(path=program, options=_options(command[1:]), behind=env) if program else None
 
 
@@ -65,7 +73,7 @@ def _runner(words: Sequence[str], path: str | None) -> Sequence[str]:
     program = which(words[0], path=path) if words else None
     if program is None:
         return ()
-    return words if _is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
+    return words if is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
 
 
 def _behind(words: Sequence[str], path: str | None) -> Sequence[str]:
@@ -90,20 +98,18 @@ def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[st
 
 
 def command_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
-    """Return the command that torchrun is told to start its ranks with, nothing if it is not told."""
+    """Return the command that a launcher is told to start its ranks with, nothing if it is not told."""
     # torchrun reads a number there.
     always = environ.get("PET_NO_PYTHON", "0").strip("0") != ""
-    launched = False
     for at, word in enumerate(words):
-        launched = launched or "distributed" in word or word.endswith("torchrun")
         # As argparse has it, which takes the beginning of an option for the option.
         told = word[:5] in ("--no-", "--no_") and "--no-python".startswith(word.replace("_", "-"))
-        if launched and (always or told):
+        if told or (always and ("distributed" in word or word.endswith("torchrun"))):
             return _behind(words[at:], environ.get("PATH"))
     return [environ["PYTHON_EXEC"]] if environ.get("PYTHON_EXEC") else []
 
 
-def _is_python(program: str) -> bool:
+def is_python(program: str) -> bool:
     """Return whether a program has a name of Python's, such as `python3.12`."""
     name = os.path.basename(program)
     return name.startswith("python") and not name.removeprefix("python").strip("0123456789.t")
@@ -126,18 +132,18 @@ def _options(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def path_of(shell: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """Return the PATH by which a shell finds programs: a login shell makes its own, and is asked for it."""
-    path = environ.get("PATH")
+def of_shell(shell: Sequence[str], environ: Mapping[str, str]) -> Iterable[Interpreter]:
+    """Return what a script of a shell may start as `python` and `python3`.
+
+    The shell itself is to find them: a file that it reads at its start may set the PATH, and there may be a
+    function of that name.
+    """
+    if os.path.basename(shell[0]) in _OTHER_SHELLS:
+        return on_path(environ.get("PATH"))
     options = takewhile(lambda word: word[:1] in ("-", "+"), shell[1:])
-    if any(word == "--login" or (word[:2] != "--" and "l" in word[1:]) for word in options):
-        with suppress(OSError, subprocess.SubprocessError):  # then the command itself will say what is wrong
-            done = subprocess.run(
-                [shell[0], "-lc", "printf '\\n%s' \"$PATH\""], env={**environ}, stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, errors="replace", timeout=60, check=True,
-            )  # fmt: skip
-            return done.stdout.rpartition("\n")[2]
-    return path
+    login = any(word == "--login" or (word[:2] != "--" and "l" in word[1:]) for word in options)
+    command = (shell[0], "-lc" if login else "-c", '"$0" "$@"')
+    return [Interpreter(path=name, shell=command) for name in _NAMES]
 
 
 def _first_line(program: str) -> list[str]:
@@ -160,7 +166,7 @@ def _first_line(program: str) -> list[str]:
 def on_path(path: str | None = None) -> tuple[Interpreter, ...]:
     """Return what `python` and `python3` are on a PATH, once if they are the same."""
     found: dict[tuple[str, str], Interpreter] = {}
-    for program in (which(name, path=path) for name in ("python", "python3")):
+    for program in (which(name, path=path) for name in _NAMES):
         if program is not None:
             key = (os.path.dirname(program), os.path.realpath(program))
             found.setdefault(key, Interpreter(path=program))
@@ -170,6 +176,8 @@ def on_path(path: str | None = None) -> tuple[Interpreter, ...]:
 class Reply(Record):
     """What a Python said of itself."""
 
+    #: Its own path.
+    python: str
     #: Where its overlay would start from, empty if no start-up file ran.
     started: str
     #: Whether it is enabled.
@@ -188,7 +196,7 @@ class Reply(Record):
 _PROBE = (
     "import sys; m = sys.modules.get('overlay.launch.startup'); "
     "p = sys.modules.get('overlay.runtime.process'); "
-    "print('overlay-probe', int(p is not None and p.here().enabled), sys.prefix, "
+    "print('overlay-probe', int(p is not None and p.here().enabled), sys.executable, sys.prefix, "
     "m.__file__ if m else '', sep='\\n')"
 )
 
@@ -204,19 +212,22 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
 
     Raises `OSError` if it cannot be started, or not within a minute.
     """
+    words = (*interpreter.behind, *interpreter.shell, interpreter.path, *interpreter.options)
     try:
         done = subprocess.run(
-            [*interpreter.behind, interpreter.path, *interpreter.options, "-c", _PROBE], env={**environ},
+            [*words, "-c", _PROBE], env={**environ}, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, errors="replace", timeout=60, check=False,
-            stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"{interpreter.path} did not start within 60 s") from error
     _, mark, found = done.stdout.rpartition("overlay-probe\n")
+    if interpreter.shell and not mark and done.returncode == EXIT_NOT_FOUND:
+        raise FileNotFoundError(f"{interpreter.shell[0]} finds no {interpreter.path}")
     # One that said nothing belongs to the environment that it lies in.
     beside = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
-    enabled, prefix, started, *_ = found.split("\n") if mark else [""] * 3
+    enabled, python, prefix, started, *_ = found.split("\n") if mark else [""] * 4
     return Reply(
+        python=python or interpreter.path,
         started=started,
         enabled=enabled == "1",
         said="\n".join(line for line in done.stderr.splitlines() if line.startswith("overlay: ")),
@@ -235,11 +246,14 @@ def refusal(interpreter: Interpreter, answer: Reply) -> str:
         return f"{shown} reads no start-up files: leave out -S"
     if answer.other:
         return (
-            f"{interpreter.path} is a different Python, without overlay: install overlay there as well, or "
+            f"{answer.python} is a different Python, without overlay: install overlay there as well, or "
             f"have the job start {sys.executable}, say by putting its folder first on the PATH"
         )
-    if interpreter.behind:
-        return f"{shown} does not get the variables OVERLAY...: leave out env"
+    if interpreter.behind or interpreter.shell:
+        way_out = "leave out env"
+        if not interpreter.behind:
+            way_out = f"see what {interpreter.shell[0]} reads at its start"
+        return f"{shown} does not get the variables OVERLAY...: {way_out}"
     return why_unarmed() or f"{shown} was not enabled, and does not say why"
 
 

@@ -234,23 +234,46 @@ def test_a_launcher_of_this_machine_hands_on_the_path(worksite: Venv, other: Ven
 
 
 @pytest.mark.parametrize(
-    "command", ["bash -l SCRIPT", "bash -elc SCRIPT", "nohup bash --login SCRIPT", "SCRIPT"]
+    "command", ["bash -l SCRIPT", "bash -elc SCRIPT", "nohup bash --login SCRIPT", "SCRIPT", "bash -eu SCRIPT"]
 )
-def test_a_login_shell_is_asked_for_the_path_that_it_makes(
+def test_a_shell_is_asked_for_what_it_finds_after_its_start(
     command: str, worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:
     profile = tmp_path / ".bash_profile"
     script = program(tmp_path / "run.sh", "#!/bin/bash -l\necho ran\n")
     words = command.replace("SCRIPT", script).split()
-    for venv in (worksite, other):
-        profile.write_text(f"echo hello\nexport PATH={venv.on_path()['PATH']}\n")
-        if venv is worksite:
-            done = run(worksite, "--strict", *words, HOME=str(tmp_path))
-            assert (done.stdout.split()[-1], done.stderr) == ("ran", "")
-        else:
-            said = refused(worksite, "--strict", *words, HOME=str(tmp_path))
-            assert "and `python` on the PATH would run without patches" in said
+    environ = {"HOME": str(tmp_path), "BASH_ENV": str(profile) if words[:2] == ["bash", "-eu"] else ""}
+    paths = {venv: f"export PATH={venv.on_path()['PATH']}\n" for venv in (worksite, other)}
+    profile.write_text(f"echo hello\n{paths[worksite]}")
+    done = run(worksite, "--strict", *words, **environ)
+    assert (done.stdout.split()[-1], done.stderr) == ("ran", "")
+    function = f'python() {{ {other.python} "$@"; }}\nexport -f python\n'
+    for text in (paths[other], paths[worksite] + function):
+        profile.write_text(text)
+        said = refused(worksite, "--strict", *words, **environ)
+        assert "and `python` on the PATH would run without patches: " in said
+        assert f"{other.folder}/bin/python is a different Python, without overlay" in said
+    profile.write_text(f"{paths[worksite]}unset OVERLAY\n")
+    assert "python does not get the variables OVERLAY...: see what " in refused(
+        worksite, "--strict", *words, **environ
+    )
     assert "ran" in run(worksite, "--strict", "bash", script, HOME=str(tmp_path)).stdout
+
+
+def test_a_python_among_the_words_of_a_launcher_is_asked_too(worksite: Venv, other: Venv) -> None:
+    launcher = program(worksite.folder / "bin/accelerate", f"#!{worksite.python}\nprint('ran')\n")
+    script = program(worksite.folder / "rank.sh", "#!/bin/sh\n")
+    for words in (["launch", "--no_python"], ["exec"]):
+        command = [launcher, *words, str(other.python), "x.py"]
+        what = f"{launcher} may start {other.python}, which would run without patches: {other.python} is a diff"
+        if words == ["exec"]:
+            assert f"strict or pinned: {what}" in refused(worksite, "--strict", *command)
+            assert f"the command is started anyway: {what}" in run(worksite, *command).stderr
+        else:
+            assert f"{other.python} is a different Python" in refused(worksite, *command)
+        assert run(worksite, "--strict", launcher, *words, "python", "x.py").stdout == "ran\n"
+    said = refused(worksite, "--strict", launcher, "--no_python", "sh", script, **other.on_path())
+    assert "may start any Python, and `python` on the PATH would run without patches: " in said
 
 
 def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:
