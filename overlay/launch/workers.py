@@ -378,8 +378,9 @@ class Spawned(Interception):
 
     def _stand_in(self, _name: str, _module: Any, original: Any) -> Any:
         def spawnv_passfds(path: Any, args: Any, passfds: Any) -> Any:
-            # The tracker of shared memory and semaphores runs no code of a job.
-            tracker = any("resource_tracker" in str(word) for word in args)
+            # The tracker of shared memory and semaphores runs no code of a job. Its program is the last word;
+            # a filter of warnings, among the words before it, may have the same name.
+            tracker = str(args[-1]).startswith("from multiprocessing.resource_tracker import")
             if self._finder is None or tracker or not self._arms(os.fsdecode(path)) or not self._adds:
                 return original(path, args, passfds)
             with self._lock:
@@ -430,13 +431,13 @@ class Spawned(Interception):
 
     def leave(self) -> None:
         """Restore the original."""
-        there = self._finder is not None and self._adds
+        there, adds = self._finder is not None, self._adds
         super().leave()
         if there and not settings.says_no(os.environ.get("OVERLAY", "")):
             way_out = "set os.environ['OVERLAY'] = '0' before they start"
             what = "OVERLAY is set: new processes are patched"
             log.warning(f"multiprocessing: {what}. To avoid that: {way_out}")
-        if there and not _renewed_server():
+        if there and adds and not _renewed_server():
             what = "its fork server cannot be replaced, and goes on making patched processes"
             log.warning(f"multiprocessing: {what}")
 

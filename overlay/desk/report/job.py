@@ -65,6 +65,8 @@ class Job(Record):
     effects: dict[str, tuple[Effect, int]]
     #: Ranks that left no ledger.
     missing: tuple[int, ...]
+    #: Ranks with fewer ledgers than others: in a job with several groups of ranks, one may be missing.
+    fewer: tuple[int, ...]
     #: Places in `names` of processes that did not reach their end: what they counted last may be missing.
     cut_short: tuple[int, ...]
     #: The files that cannot be read, each with the reason.
@@ -94,6 +96,11 @@ class Job(Record):
     def gaps(self) -> list[str]:
         """Return sentences on what is not known: missing ranks, early ends, unreadable files."""
         found = [f"There is no ledger of {agreement.spans(self.missing)}."] if self.missing else []
+        if self.fewer:
+            who = agreement.spans(self.fewer)
+            found.append(
+                f"Fewer ledgers of {who} than of other ranks: a process left none, or others were started again."
+            )
         if self.cut_short:
             who = self.who(self.cut_short)
             found.append(f"Killed or still running, so that what came last may be missing: {who}.")
@@ -126,6 +133,7 @@ class Job(Record):
                 for name, (effect, count) in self.effects.items()
             },
             "missing": list(self.missing),
+            "fewer": list(self.fewer),
             "cut_short": [self.who([place]) for place in self.cut_short],
             "unreadable": list(self.unreadable),
             "met": [one.to_dict() for one in self.met],
@@ -187,17 +195,19 @@ def read(folder: str) -> Job:
             f"no readable ledger in {folder}{why}: start the job with OVERLAY_LEDGER_DIR={folder}"
         )
     found.sort(key=lambda one: (one.rank is None, one.rank or 0, one.host, one.pid))
-    worlds: dict[int, set[int]] = {}
+    worlds: dict[int, Counter[int]] = {}
     for one in found:
         if one.rank is not None:
-            worlds.setdefault(one.world or 0, set()).add(one.rank)
+            worlds.setdefault(one.world or 0, Counter())[one.rank] += 1
     missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
+    fewer = {rank for ranks in worlds.values() for rank in ranks if ranks[rank] < max(ranks.values())}
     met = [*{one.defect: one for status in statuses.values() for one in status.met}.values()]
     met.sort(key=lambda one: (one.state == "mended", [*HARMS].index(one.harm), one.defect))
     job = Job(
         names=tuple(_names(found)),
         effects=_together(found, statuses),
         missing=tuple(sorted(missing)),
+        fewer=tuple(sorted(fewer)),
         cut_short=tuple(place for place, one in enumerate(found) if not one.ended),
         unreadable=tuple(unreadable),
         met=tuple(met),

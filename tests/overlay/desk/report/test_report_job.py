@@ -113,7 +113,9 @@ def test_processes_that_share_a_rank_or_have_none_are_told_apart(tmp_path: Path)
     made.process(folder, "0", rank=0, pid=8)  # the actor and the critic
     made.process(folder, "0", rank=1)
     made.process(folder, "0", host="driver")
-    (group,) = job.read(str(folder)).groups
+    found = job.read(str(folder))
+    assert found.gaps()[-1].startswith("Fewer ledgers of rank 1 than of other ranks: a process left none")
+    (group,) = found.groups
     assert group.name == (
         "rank 1, rank 0 (process 7 on node), rank 0 (process 8 on node), process 7 on driver (no rank)"
     )
