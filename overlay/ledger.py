@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: States of a patch and of its sites.
 STATES: dict[str, str] = {
-    "waiting": "selected; waits for its modules to be imported",
+    "waiting": "selected; waits for all its modules to be imported",
     "applied": "in place",
     "incomplete": "somebody holds the original and cannot be given the replacement, or replaced a site since",
     "failed": "could not be put in place, or in strict mode not completely; nothing of the patch is left",

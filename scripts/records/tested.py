@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks import SEED
 
-from overlay.desk.prove.prove import HOLDS, STRICTLY
+from overlay.desk.prove.prove import HOLDS, STRICTLY, WRONG
 from overlay.desk.prove.rows import File, Trial, text_of, trial, unjudged
 from overlay.model.settings import ALONE
 from overlay.source.decide import decide, version_of
@@ -179,6 +179,9 @@ def renewed(source: Source, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
             kept.append(fresh.replace(shown="alone"))
         elif row.verdict != APPLY and row.shown == "read":
             kept.append(fresh)
+            if mine[0][0] == WRONG:  # it may be something else that the contract finds there, or may not
+                heard = f"somebody has read that it is not needed, and its contract says: {mine[0][1]}"
+                print(f"{row.patch} on {source.name}: {heard}", file=sys.stderr, flush=True)
         else:
             told = "; ".join(f"{how}: {' '.join(one)}" for how, one in zip(_hows(row), mine, strict=True))
             said.append(f"FAILS: {row.patch} on {source.name}, {row.means}: {told} (seed {SEED})")

@@ -193,7 +193,7 @@ def _named(names: Sequence[str], most: int = 4) -> str:
 
 #: The meaning of each outcome that asks nothing of a reader: the page only lists the ids of its patches.
 LISTED = {
-    "waiting": "no process has imported a module that they are for",
+    "waiting": "one of the modules that each is for was never imported; in those that were, it is in place",
     "opt-in": "they apply here if somebody names them, as in OVERLAY_PATCHES=all,ID",
     "not-needed": "what is installed does not have the defect, or another patch fixes it",
     "not-installed": "their project is not there",
