@@ -63,9 +63,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("name", ["megatron-core==0.19.0"])
-def test_the_tokens_to_predict_further_are_sent_among_other_messages(
-    said: Said,
-) -> None:
+def test_the_tokens_to_predict_further_are_sent_among_other_messages(said: Said) -> None:
     """They are received in the order of all messages between two ranks, so each may wait for another."""
     found = said(ROLLED)
     assert -1.0 not in found["right"][0]

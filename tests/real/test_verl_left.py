@@ -44,9 +44,7 @@ print(json.dumps({"keys": sorted(data[0]["multi_modal_inputs"])}))
 
 
 @pytest.mark.parametrize("name", ["verl==0.9.1"])
-def test_multi_turn_sft_tells_no_model_which_tokens_are_of_images(
-    said: Said,
-) -> None:
+def test_multi_turn_sft_tells_no_model_which_tokens_are_of_images(said: Said) -> None:
     assert said(TOLD)["keys"] == ["pixel_values"]
 
 
@@ -91,9 +89,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("name", ["verl==0.9.1"])
-def test_the_last_checkpoint_of_sft_waits_for_somebody_to_finish_it(
-    said: Said,
-) -> None:
+def test_the_last_checkpoint_of_sft_waits_for_somebody_to_finish_it(said: Said) -> None:
     assert said(SAVED) == {"alone": [], "asked": [2]}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -115,6 +116,46 @@ def test_a_file_beside_a_lock_stays(tmp_path: Path) -> None:
     _lock.save(str(path), example())
     assert neighbour.read_text() == "mine"
     assert sorted(tmp_path.iterdir()) == [path, neighbour]
+
+
+@pytest.mark.parametrize("call", ["write", "replace", "chmod"])
+def test_on_a_full_disk_the_old_lock_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "x.lock"
+    _lock.save(str(path), example())
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(_lock if call == "write" else os, call, full)
+        assert main(["lock", "--update", "--patches", "megatron.recompute", "--file", str(path)]) == 2
+    assert "the lock cannot be written: [Errno 28] No space left on device" in capsys.readouterr().err
+    assert path.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    _lock.save(str(tmp_path / "pipe"), example())
+    # Before a device is tried: one of the machine's own would be replaced as well.
+    assert os.read(reader, 1 << 16).decode() == _lock.write(example())
+    os.close(reader)
+    with pytest.raises(OSError, match="Errno 28"):
+        _lock.save("/dev/full", example())
+
+
+def test_a_link_stays_a_link_and_the_mode_what_it_was(tmp_path: Path) -> None:
+    path, link = tmp_path / "x.lock", tmp_path / "link.lock"
+    path.write_text("damaged")
+    path.chmod(0o640)
+    link.symlink_to(path.name)
+    _lock.save(str(link), example())
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert _lock.read(str(path)) == example()
 
 
 def test_update_does_not_replace_what_was_never_a_lock(

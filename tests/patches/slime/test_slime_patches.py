@@ -18,7 +18,6 @@ from overlay.patches._slime_step import current
 from overlay.patches._whitening import over_all, whitened
 from overlay.patches.slime import capped_partitions, vpp_ceiling, whiten_over_cp
 from overlay.patches.slime.capped_partitions import make_pack, make_split
-from overlay.patches.slime.fast_partitioner import make_karmarkar_karp
 from overlay.patches.slime.vpp_ceiling import rounded, rounded_up
 
 #: What the factories do not look at.
@@ -149,14 +148,6 @@ def test_groups_of_virtual_stages_count_where_there_are_any(virtual: int, group:
     assert len(found) == count
     assert sorted(itertools.chain(*found)) == list(range(10))
     assert holds(found, lengths, 100)
-
-
-@pytest.mark.parametrize("values", [[], [-1, 2], [float("nan"), 1.0]])
-def test_what_is_no_plain_number_is_the_originals(values: list[Any]) -> None:
-    fast = make_karmarkar_karp(lambda *given: ("original", *given), NO_MODULE)
-    assert fast(values, 2, True) == ("original", values, 2, True)
-    assert fast([1, 2], 0, False) == ("original", [1, 2], 0, False)
-    assert fast([5, 1, 2], 2, False) == [[0], [2, 1]]
 
 
 # -- whitening on one rank, at its degenerate points (on four: tests/real/test_slime_ranks.py) -------------

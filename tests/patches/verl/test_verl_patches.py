@@ -33,6 +33,7 @@ def test_integers_are_divided_whether_in_a_list_or_a_tensor(kind: torch.dtype) -
         [],
         torch.tensor([], dtype=torch.int64),
         [-1, 2],
+        [float("nan"), 1.0],
         [torch.tensor(3), torch.tensor(2)],
         torch.tensor([3.0, 2.0]),
         torch.tensor([1, 2], dtype=torch.uint8),
