@@ -360,8 +360,8 @@ DEFECTS = (
     ),
     _silent(
         id="slime.whitening-cancels",
-        summary="The variance of large advantages is lost in float32: they are off, or NaN, at which Megatron "
-        "stops.",
+        summary="The variance of large advantages is lost in float32: they are off, or NaN, at which "
+        "Megatron stops.",
         when=all_of(_WHITENED, beyond("advantages are far from 0, as with rewards in the hundreds")),
         patch="slime.whiten-over-cp",
     ),

@@ -234,7 +234,8 @@ def test_a_launcher_of_this_machine_hands_on_the_path(worksite: Venv, other: Ven
 
 
 @pytest.mark.parametrize(
-    "command", ["bash -l SCRIPT", "bash -elc SCRIPT", "nohup bash --login SCRIPT", "SCRIPT", "bash -eu SCRIPT"]
+    "command",
+    ["bash -l SCRIPT", "bash -elc SCRIPT", "nohup bash --login SCRIPT", "SCRIPT", "bash -eu SCRIPT"],
 )
 def test_a_shell_is_asked_for_what_it_finds_after_its_start(
     command: str, worksite: Venv, other: Venv, tmp_path: Path
@@ -265,7 +266,7 @@ def test_a_python_among_the_words_of_a_launcher_is_asked_too(worksite: Venv, oth
     script = program(worksite.folder / "rank.sh", "#!/bin/sh\n")
     for words in (["launch", "--no_python"], ["exec"]):
         command = [launcher, *words, str(other.python), "x.py"]
-        what = f"{launcher} may start {other.python}, which would run without patches: {other.python} is a diff"
+        what = f"{launcher} may start {other.python}, which would run without patches: {other.python} is "
         if words == ["exec"]:
             assert f"strict or pinned: {what}" in refused(worksite, "--strict", *command)
             assert f"the command is started anyway: {what}" in run(worksite, *command).stderr

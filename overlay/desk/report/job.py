@@ -98,9 +98,8 @@ class Job(Record):
         found = [f"There is no ledger of {agreement.spans(self.missing)}."] if self.missing else []
         if self.fewer:
             who = agreement.spans(self.fewer)
-            found.append(
-                f"Fewer ledgers of {who} than of other ranks: a process left none, or others were started again."
-            )
+            why = "a process left none, or others were started again"
+            found.append(f"Fewer ledgers of {who} than of other ranks: {why}.")
         if self.cut_short:
             who = self.who(self.cut_short)
             found.append(f"Killed or still running, so that what came last may be missing: {who}.")

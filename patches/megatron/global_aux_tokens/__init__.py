@@ -36,8 +36,8 @@ PATCH = Patch(
     why="global_aux_loss weighs each expert by its part of the tokens of the micro-batches of a step so far. "
     "Megatron divides the mean of their counts by the tokens of the last micro-batch. Where micro-batches "
     "differ in size, as with packing or padding, loss and gradient are off by the ratio, and depend on the "
-    "order; one of padding alone is NaN. With the patch counts are divided by the tokens that they count. Each "
-    "data parallel rank still takes the mean of its probabilities over its own tokens.",
+    "order; one of padding alone is NaN. With the patch counts are divided by the tokens that they count. "
+    "Each data parallel rank still takes the mean of its probabilities over its own tokens.",
     changes=("numbers",),
     met="global_aux_loss with several micro-batches of different numbers of tokens.",
     upstream=("NVIDIA/Megatron-LM#7213", "NVIDIA/Megatron-LM#7214"),

@@ -47,8 +47,9 @@ PATCH = Patch(
     why="With --normalize-advantages and context parallelism, each rank of slime whitens its slices with the "
     "statistics of the same slices over the data parallel ranks: tokens of one sample get different means "
     "and deviations, and a rank whose slices have no response token leaves the others waiting until they "
-    "time out. With the patch all ranks that have a part of the batch are asked together, as on slime's main, "
-    "and the sums are in float64: in float32, also on main, they lose the variance of large advantages.",
+    "time out. With the patch all ranks that have a part of the batch are asked together, as on slime's "
+    "main, and the sums are in float64: in float32, also on main, they lose the variance of large "
+    "advantages.",
     changes=("numbers", "hangs"),
     met="--normalize-advantages with a context parallel size above 1, or with advantages far from 0.",
     upstream=("THUDM/slime#2235",),
