@@ -48,7 +48,8 @@ PATCH = Patch(
     why="Rejection sampling masks a response whose probabilities differ too much between rollout and "
     "training. verl's group estimators still take its reward into the group's mean and deviation, so it "
     "moves the advantages of the others. With the patch they are compared among themselves, without those "
-    "that have no token left, whatever the reason. A group with fewer than two of them stays as verl has it, and so do grpo_passk, gpg and gdpo.",
+    "that have no token left, whatever the reason. A group with fewer than two of them stays as verl has it, "
+    "and so do grpo_passk, gpg and gdpo.",
     evidence="A reading: verl's own treatment can be defended, as the reward of a rejected response is a "
     "sample of the rollout's policy. An open pull request takes the patch's (#6452).",
     opt_in=True,
