@@ -7,13 +7,11 @@ from the device are numbers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def replacements() -> list[tuple[Any, str, object]]:

@@ -16,9 +16,10 @@ import dataclasses
 import inspect
 import warnings
 import zlib
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,9 +45,6 @@ from overlay.compat import verl_imports
 from overlay.compat.cpu_attention import PackedAttention
 from overlay.compat.cpu_reference import CHOSEN
 from overlay.compat.cuda_on_cpu import cuda_on_cpu, replaced
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 #: Sizes of the model. Small, but each has a value of its own, so that a mixed-up axis is an error.
 VOCABULARY, HIDDEN, HEADS, LAYERS = 24, 16, 4, 2

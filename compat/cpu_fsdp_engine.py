@@ -8,19 +8,17 @@ adds up tokens and whose result is known here beforehand, and the model: a table
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from overlay.compat.cuda_on_cpu import replaced
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterator
 
 #: Tokens that there are.
 VOCABULARY = 13

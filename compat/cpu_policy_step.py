@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import random
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,9 +14,6 @@ from verl.workers.utils.losses import ppo_loss
 
 from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cpu_steps import judged, seed, watched
-
-if TYPE_CHECKING:
-    import random
 
 
 def run_ppo(  # noqa: PLR0915 -- one step, from the batch to the verdict

@@ -9,7 +9,8 @@ import contextlib
 import functools
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from verl.utils import megatron_utils
@@ -18,9 +19,6 @@ from verl.workers.utils.losses import sft_loss
 
 from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cuda_on_cpu import replaced
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def seed() -> int:

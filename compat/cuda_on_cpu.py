@@ -17,13 +17,10 @@ context, and in no other.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from overlay.errors import OverlayError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
 
 
 class GpuPresentError(OverlayError):

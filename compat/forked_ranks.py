@@ -15,13 +15,10 @@ import os
 import socket
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from overlay.compat.cuda_on_cpu import cuda_on_cpu
 from overlay.compat.no_triton import no_triton
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 #: Megatron compiles its activations. Nothing that is tested here depends on that, and it takes a compiler.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
+
+from collections.abc import Iterator
 
 import torch
 import torch._dynamo
@@ -19,9 +21,6 @@ import torch.distributed as dist
 
 from overlay.compat.cuda_on_cpu import cuda_on_cpu
 from overlay.compat.no_triton import no_triton
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Tokens of a sequence, and of the vocabulary.
 TOKENS, VOCABULARY = 64, 48

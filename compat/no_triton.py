@@ -8,13 +8,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from overlay.compat.names import Names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class _Thing:

@@ -21,18 +21,16 @@ import contextlib
 import os
 import sys
 import typing
+from collections.abc import Callable, Iterator
 from functools import wraps
 from inspect import isfunction, signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from packaging.version import Version
 
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.compat.no_triton import no_triton
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 if not hasattr(typing, "override"):
     from typing_extensions import override

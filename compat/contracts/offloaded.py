@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Which share of the weights is offloaded, and whether the optimizer is precision-aware.
 CASES = [(1.0, True), (1.0, False), (0.5, True), (0.5, False), (0.0, True), (0.0, False)]

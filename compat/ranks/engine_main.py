@@ -16,7 +16,7 @@ overlay.enable()  # what, and how strictly, says the environment: as on the rank
 import importlib  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
-from pathlib import Path  # noqa: E402, TC003
+from pathlib import Path  # noqa: E402
 
 from overlay.compat.no_triton import no_triton  # noqa: E402
 

@@ -12,14 +12,12 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from overlay.compat.ranks.warm import Program
 from overlay.model.settings import in_company, is_alone
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 HERE = Path(__file__).parent
 #: What dynamic context parallelism takes.

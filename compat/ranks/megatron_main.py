@@ -17,7 +17,7 @@ import inspect  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 from datetime import timedelta  # noqa: E402
-from pathlib import Path  # noqa: E402, TC003
+from pathlib import Path  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 

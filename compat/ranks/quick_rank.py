@@ -9,11 +9,9 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import IO, Any
 
 gc.disable()
 

@@ -15,11 +15,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import IO
 
 VARIABLE = "WARM_SERVER"
 #: Bytes of the length of what is sent: arguments, folder and environment.

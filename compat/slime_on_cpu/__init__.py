@@ -15,13 +15,11 @@ import os
 import sys
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 from unittest.mock import MagicMock
 
 from overlay.compat.names import Finder, Names
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 #: Top-level packages that slime's modules import. Those that are installed are used as they are.
 _OTHERS = (

@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state as mpu
 
 from overlay.compat.slime_on_cpu import import_slime
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Tokens and response tokens of the samples of each of two data parallel ranks: with few enough at the end of
 #: one, some slices of the other's partner have none.

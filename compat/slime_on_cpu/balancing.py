@@ -6,13 +6,11 @@ import importlib
 import random
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from overlay.compat.slime_on_cpu import stand_in
 from overlay.testing import assert_applied, enable, without
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def divide(function: Any, values: Any, parts: int, *, equal_size: bool) -> Any:

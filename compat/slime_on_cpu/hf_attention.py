@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import importlib
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from megatron.core import parallel_state as mpu
 
 from overlay.compat.slime_on_cpu import import_slime
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 #: Size of a token.
 HIDDEN = 8

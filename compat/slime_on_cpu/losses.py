@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,9 +17,6 @@ from megatron.core import parallel_state as mpu
 
 from overlay.compat.live_bytes import LiveBytes
 from overlay.compat.slime_on_cpu import import_slime
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Entries of a rank's part of the vocabulary: odd.
 PART = 13

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import random
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,9 +14,6 @@ from megatron.core import parallel_state as mpu
 
 from overlay.compat.slime_on_cpu import import_slime
 from overlay.compat.slime_on_cpu.advantages import ARGUMENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Tokens and response tokens of samples: short ones, of which most ranks have nothing, and a long one.
 SAMPLES = ((9, 4), (24, 15), (16, 1), (40, 40 - 7), (300, 270))

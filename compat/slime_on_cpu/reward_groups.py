@@ -7,14 +7,12 @@ import copy
 import math
 import random
 from argparse import Namespace
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from overlay.compat.slime_on_cpu import stand_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: What starts something, or tells somebody, in the `__init__` of the manager of some release.
 _STARTS = (

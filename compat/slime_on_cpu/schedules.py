@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 import random
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 #: A model of about 8 billion parameters, by which slime counts operations.
 MODEL = {

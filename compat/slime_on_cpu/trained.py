@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 from unittest.mock import MagicMock
 
 import torch
@@ -22,9 +23,6 @@ from megatron.core.transformer.module import MegatronModule
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.compat.slime_on_cpu import import_slime
 from overlay.compat.slime_on_cpu.reward_groups import Unset
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Rows and columns of each matrix, an odd number of rows: ranks that share a bucket cut through one.
 SIZE = 9

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable
 from contextvars import ContextVar
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fake_upstream import Upstream, forget, tables
 
 from benches._timing import Row, seconds, summary, take_turns
 from overlay.effect import effect
 from overlay.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ACTIVE: ContextVar[Any] = ContextVar("ACTIVE", default=None)
 EFFECT = effect(__name__, "call")

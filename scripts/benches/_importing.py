@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 #: What overlay took, by part: `enable()`, and what it does as modules are imported.
 _times = {"enable()": 0.0, "imports": 0.0}

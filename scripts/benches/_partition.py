@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from benches import _rivals
 from benches._timing import Row, seconds, summary, take_turns
 from overlay.patches._partition import capped_partitions, karmarkar_karp
 from overlay.patches._partition.packing import first_fit
 from sources.git_sources import UPSTREAMS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BUDGET = 16384
 #: For everything drawn here; `--seed` sets it.

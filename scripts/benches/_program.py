@@ -6,10 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 
 def found(program: Path, *arguments: str, release: Path | None = None, **variables: str) -> Any:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import runpy
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from overlay.patches._partition.packing import first_fit
 from sources.git_sources import fetch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def fallback(lengths: Sequence[int], parts: int, cap: int) -> list[list[int]]:

@@ -17,11 +17,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 
 class Row(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-from typing import TYPE_CHECKING
 
 from benches import (
     _call,
@@ -18,10 +17,8 @@ from benches import (
     _start,
     _workers,
 )
+from benches._timing import Row
 from progress import tracked
-
-if TYPE_CHECKING:
-    from benches._timing import Row
 
 #: name -> (what measures it, turns)
 BENCHMARKS = {

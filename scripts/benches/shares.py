@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 from benches import _partition
 from overlay.patches._partition import karmarkar_karp
 from overlay.patches._partition.equal import equal_shares
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 #: Samples, ranks, the longest sample in tokens, and how many batches are drawn.
 JUDGED = ((256, 4, 8192, 100), (256, 4, 16384, 100), (256, 8, 16384, 100), (4096, 8, 16384, 5))

@@ -20,14 +20,12 @@ import secrets
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from overlay.compat.ranks.launcher import run_cases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RANKS = 4
 #: Tokens of one sequence that a rank can hold.

@@ -21,15 +21,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from slime_step import TOLERANCE, cases_of, run, unlike_claimed
+from slime_step import TOLERANCE, Row, cases_of, run, unlike_claimed
 
 from sources import slime_images
 from sources.git_sources import FetchError
-
-if TYPE_CHECKING:
-    from slime_step import Row
 
 MODES = {"plain": "slime {} as released", "overlay": "slime {} with overlay"}
 LEGEND = """\

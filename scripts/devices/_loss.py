@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from devices import _loss_rivals
 
 from overlay.compat.live_bytes import LiveBytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: T and V on a GPU: V as of Qwen and of DeepSeek, whole and as slices of tensor parallel ranks.
 SIZES = [

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from overlay.patch import CHANGES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from overlay.patch import Patch
+from overlay.patch import CHANGES, Patch
 
 HEAD = """# What changes in my run
 

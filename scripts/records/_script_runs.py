@@ -9,11 +9,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: What starts a job, and is written down.
 STARTERS = ("accelerate", "deepspeed", "mpirun", "python", "python3", "ray", "srun", "torchrun", "uv")

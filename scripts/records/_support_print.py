@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from overlay.patch import Patch
 from overlay.source.decide import combine
 from overlay.source.registry import load_patches
-from overlay.source.table import TABLE_FILE, read
+from overlay.source.table import TABLE_FILE, Row, read
 from overlay.verdict import APPLY, LOUD, TargetVerdict
 from sources import releases
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from overlay.patch import Patch
-    from overlay.source.table import Row
-    from sources.releases import Release
+from sources.releases import Release
 
 PATCHES = releases.LIST.parents[1] / "patches"
 #: What stands for a verdict, in one letter and in words. What is left out is not there.

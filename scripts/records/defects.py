@@ -12,20 +12,16 @@ from __future__ import annotations
 import argparse
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from overlay.defect import HARMS, READ
+from overlay.defect import HARMS, READ, Defect
+from overlay.patch import Patch
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import load_patches
+from overlay.source.table import Row
 from overlay.verdict import APPLY
 from records import _support_print
 from records.patches import link
 from sources import releases
-
-if TYPE_CHECKING:
-    from overlay.defect import Defect
-    from overlay.patch import Patch
-    from overlay.source.table import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "defects.md"

@@ -9,16 +9,13 @@ import argparse
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from overlay.desk.report.page import link as address_of
+from overlay.patch import Patch, Target
 from overlay.source.registry import load_patches
+from overlay.source.table import Row
 from records import _changes_in_a_run, _support_print
 from sources import releases
-
-if TYPE_CHECKING:
-    from overlay.patch import Patch, Target
-    from overlay.source.table import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "patches.md"

@@ -13,11 +13,13 @@ import argparse
 import shlex
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from overlay.desk.audit.job_settings import read_settings
+from overlay.desk.audit.job_settings import JobSettings, read_settings
 from overlay.errors import SettingsError
+from overlay.source.conditions import Answer
 from overlay.source.known_defects import load_defects
 from overlay.source.registry import load_patches
 from overlay.source.source import Tree
@@ -25,12 +27,6 @@ from progress import tracked
 from records._script_runs import NoNamespaceError, command_lines
 from sources import git_sources, releases
 from sources.git_sources import FetchError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from overlay.desk.audit.job_settings import JobSettings
-    from overlay.source.conditions import Answer
 
 #: The revisions whose scripts are run. A bundle may lack the releases of verl.
 REVISIONS = (

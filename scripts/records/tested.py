@@ -27,15 +27,17 @@ import difflib
 import json
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from checks import SEED
 
 from overlay.desk.prove.prove import HOLDS, STRICTLY, WRONG
 from overlay.desk.prove.rows import File, Trial, text_of, trial, unjudged
 from overlay.model.settings import ALONE
+from overlay.patch import Patch
 from overlay.source.decide import decide, version_of
 from overlay.source.known_defects import as_patch, load_defects
 from overlay.source.registry import contract_of, load_patches, of_code
@@ -44,14 +46,9 @@ from overlay.source.table import TABLE_FILE, Row, Table, files_digest
 from overlay.verdict import APPLY
 from records import _support_print
 from sources import fetch_release, releases
+from sources.releases import Release
 from tortures._run_contracts import ContractError, outcomes
 from tortures._upstreams import BESIDE_MEGATRON
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from overlay.patch import Patch
-    from sources.releases import Release
 
 PATCHES = Path(__file__).resolve().parents[2] / "patches"
 #: What Megatron imports from 0.18 on, and what stands beside a release that a contract is run on.

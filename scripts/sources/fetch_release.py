@@ -13,12 +13,9 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sources.git_sources import CACHE, FetchError, whole
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["CACHE", "FetchError", "fetch"]
 

@@ -14,11 +14,9 @@ import re
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import NamedTuple
 
 CLONES = Path(__file__).resolve().parents[2] / ".cache" / "sources"
 #: Where what is fetched is unpacked, a folder for each release.

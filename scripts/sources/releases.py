@@ -16,17 +16,14 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from overlay.compat.environment import STACKS
 from progress import tracked
 from sources import fetch_release, git_sources
 from sources.git_sources import UPSTREAMS, FetchError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 LIST = Path(__file__).resolve().parents[2] / "compat" / "releases.txt"
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sources import git_sources, releases
 from sources.git_sources import CLONES, UPSTREAMS, FetchError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: The releases whose training step is run.
 RELEASES = ("v0.2.4", "v0.3.1")

@@ -22,9 +22,9 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
@@ -33,10 +33,6 @@ import warm_server
 # Before pytest puts `tests` on the path, where a folder without modules has the same name.
 from overlay.compat.ranks import warm
 from sources import fetch_release
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from concurrent.futures import Future
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPED = Path(".cache") / "typed"

@@ -6,21 +6,18 @@ import ast
 import itertools
 import pickle
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from overlay.patch import Calls, Patch
 from overlay.source.decide import decide
 from overlay.source.registry import tables
 from overlay.source.shape import split_site
+from overlay.source.source import Tree
+from overlay.source.table import Table
 from tortures import _breaking, _mutations
 from tortures._neighbours import neighbours, relied_on, shape_of
 from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from overlay.patch import Calls, Patch
-    from overlay.source.source import Tree
-    from overlay.source.table import Table
 
 #: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
 INSIDE, RELIED = "inside", "relied on"

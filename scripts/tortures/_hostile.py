@@ -13,11 +13,8 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PATCH = "megatron.agreement"
 #: Of address space: many times what an audit takes, and a small part of what is built from 50 MB of source.

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from overlay.patch import Calls
+from overlay.patch import Calls, Patch, Variant
 from overlay.source.decide import decide, variant_of
 from overlay.source.registry import tables
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from overlay.patch import Patch, Variant
-    from overlay.source.source import Tree
+from overlay.source.source import Tree
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 

@@ -16,11 +16,9 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The folders of our own code.

@@ -17,21 +17,18 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import contract_runs
 from contract_runs import defect_of, forked, import_before
 
 from overlay.desk.prove.prove import CRASHED, HOLDS, NO_END, RAISES, STRICTLY, WRONG
 from overlay.model.settings import ALONE, PROVE
+from overlay.patch import Contract
 from overlay.source.registry import contract_of, load_patches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from overlay.patch import Contract
 
 __all__ = ["HOLDS", "NO_END", "RAISES", "WRONG"]
 

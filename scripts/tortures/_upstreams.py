@@ -6,19 +6,16 @@ import ast
 import copy
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from overlay.patch import Project
 from overlay.source.shape import Module
 from overlay.source.source import Tree
 from sources import releases as listed
 from sources.git_sources import FetchError
 from tortures._mutations import with_helpers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from overlay.patch import Project
 
 MEGATRON = tuple(
     f"megatron-core=={version}"

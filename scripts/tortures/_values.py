@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 _WORDS = (
     *("all", "none", "*", "?", "[", "[!", "-", "--", ",", " "),

@@ -9,8 +9,9 @@ import random
 import secrets
 import tempfile
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from overlay import cli
 from overlay.desk.output import EXIT_USAGE
@@ -20,9 +21,6 @@ from overlay.records import lock as _lock
 from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
 from tortures import _values
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Row(NamedTuple):

@@ -16,9 +16,10 @@ import json
 import secrets
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from overlay.source.registry import load_patches
 from progress import tracked
@@ -26,9 +27,6 @@ from tortures._attack import INSIDE, Attack, Mutant
 from tortures._mutations import HARMLESS
 from tortures._run_contracts import CONTRACTS, HOLDS, NO_END, RAISES, WRONG, outcomes
 from tortures._upstreams import COUNT, Pristine, Release, releases
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 #: What became of a mutant, as the table's columns: the verdict is loud; the meaning is the same and the patch
 #: applies; it applies, and its contract was run, or was not, as it does not hold without a change; or what

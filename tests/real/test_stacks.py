@@ -8,17 +8,14 @@ release there.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from listed_sources import Findings, Listed
 
 from overlay.source.registry import load_patches
 from sources import git_sources
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.real
 

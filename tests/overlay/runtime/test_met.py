@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from overlay.compat.dialects import DIALECTS, FLAGS, VERL
-from overlay.defect import Defect, Dialect, Setting
+from overlay.defect import Condition, Defect, Dialect, Setting
 from overlay.ledger import Met
 from overlay.patches.megatron.known_defects import set_args
 from overlay.patches.verl.known_defects import trained
@@ -16,9 +16,6 @@ from overlay.runtime import met
 from overlay.runtime.engine import Engine, load_all
 from overlay.source import conditions
 from overlay.source.known_defects import load_defects
-
-if TYPE_CHECKING:
-    from overlay.defect import Condition
 
 DEFECTS = load_defects(load_all())
 #: Each way to meet a defect that settings tell whole.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fake_upstream import MemoryTree
 from first_row import row_of
 
-from overlay.patch import Patch, Project, Target, Variant, replaced
+from overlay.patch import Fact, Patch, Project, Target, Variant, replaced
 from overlay.patch import variant as variant_of
 from overlay.source.decide import decide
+from overlay.source.source import Tree
 from overlay.source.table import Row, Table, files_digest
-
-if TYPE_CHECKING:
-    from overlay.patch import Fact
-    from overlay.source.source import Tree
-    from overlay.verdict import Verdict
+from overlay.verdict import Verdict
 
 F = "lib.core:f"
 FILES = {

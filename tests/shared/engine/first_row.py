@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from overlay.desk.prove.rows import trial
+from overlay.patch import Patch, Target
+from overlay.source.source import Tree
 from overlay.source.table import Row, Table
-
-if TYPE_CHECKING:
-    from overlay.patch import Patch, Target
-    from overlay.source.source import Tree
 
 
 def row_of(patch: Patch, target: Target, tree: Tree, name: str) -> Row | None:

@@ -6,15 +6,13 @@ One sample at a time, no packing, no parallelism: it shares nothing with the ran
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from overlay.compat import cpu_reference
+from slime_actor_on_cpu.arguments import Sizes
 from slime_actor_on_cpu.weights import drawn
-
-if TYPE_CHECKING:
-    from slime_actor_on_cpu.arguments import Sizes
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.compat.live_bytes import LiveBytes
+from slime_actor_on_cpu.reference import Reference
 from slime_actor_on_cpu.weights import named, own_part
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from slime_actor_on_cpu.reference import Reference
 
 
 class Watched:

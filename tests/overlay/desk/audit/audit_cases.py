@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from overlay.defect import READ, Defect, Dialect, above, switched
 from overlay.patch import Patch, Project, one_target, replaced, variant
 from overlay.source.source import Tree
 from overlay.source.table import Row, Table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIB = Project(
     name="lib", distributions=("lib",), marker="lib.core", read_version=lambda read: read("lib/version.txt")

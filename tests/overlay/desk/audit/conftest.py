@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from audit_cases import WRONG, a_defect, a_patch, a_table, write
 
 from overlay.desk.audit import audit as auditing
+from overlay.desk.audit.audit import Audit
 from overlay.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from overlay.desk.audit.audit import Audit
 
 
 @pytest.fixture

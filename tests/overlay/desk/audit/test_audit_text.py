@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from audit_cases import DIALECT, a_defect
 
@@ -11,9 +12,6 @@ from overlay.desk.audit.job_settings import JobSettings
 from overlay.source.conditions import Answer
 from overlay.source.known_defects import Finding
 from overlay.verdict import Plan
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HARMS = ("silent-wrong", "crash")
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from audit_cases import DIALECT, a_defect, write
 
-from overlay.defect import above, among, before, beyond, given, other, switched
+from overlay.defect import Condition, Dialect, above, among, before, beyond, given, other, switched
 from overlay.desk.audit import settings_file
 from overlay.desk.audit.job_settings import JobSettings, recognise
 from overlay.errors import SettingsError
-from overlay.source.conditions import Open
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from overlay.defect import Condition, Dialect
-    from overlay.source.conditions import Answer
+from overlay.source.conditions import Answer, Open
 
 #: Those that take no settings from elsewhere.
 PROGRAMS = ("x", "x.py")

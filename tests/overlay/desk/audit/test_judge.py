@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from audit_cases import ODD, RIGHT, WRONG, a_defect
 
 from overlay.defect import switched
-from overlay.desk.audit.audit import defect_text, screen
+from overlay.desk.audit.audit import Audit, defect_text, screen
 from overlay.source import conditions
 from overlay.source.known_defects import DEFECT_STATES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from overlay.desk.audit.audit import Audit
 
 #: A defect that leaves its sources to the patch, and one that has its own and a patch that mends less.
 OF_THE_PATCH = {"patch": "lib.fix", "sites": (), "way_out": ""}
