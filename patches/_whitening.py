@@ -6,18 +6,14 @@ the ranks that all have the same part. A rank without any token never gets there
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-
 from overlay.effect import Figure, effect
+from overlay.patches._rebound import rebound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
     from typing import Any
-
-#: While advantages are computed: whether this rank has entered the collective.
-_entered: ContextVar[bool] = ContextVar("overlay_whitened", default=False)
 
 
 def effect_of(place: str) -> Any:
@@ -27,45 +23,47 @@ def effect_of(place: str) -> Any:
 
 
 def over_all(
-    all_reduce: Callable[[Any], None], sharing: Callable[[], int], counted: Any
+    original: Callable[..., Any],
+    module: ModuleType,
+    all_reduce: Callable[[Any], None],
+    sharing: Callable[[], int],
+    counted: Any,
 ) -> Callable[..., Any]:
-    """Return what takes the place of an upstream's whitening: `all_reduce` is as for `whitened`.
+    """Return what runs an upstream's function so that its own whitening asks all ranks.
 
-    `sharing` returns how many ranks share a sequence: with one the upstream itself asks all ranks.
+    It keeps its name in `module`: a user's hook that whitens over another group gets the upstream's. Where the
+    function has normalised elsewhere and not here, as this rank has no token, this rank enters the collective
+    behind it. `all_reduce` is as for `whitened`. `sharing` returns how many ranks share a sequence: with one
+    the upstream itself asks all ranks.
     """
 
-    def distributed_masked_whiten(
-        values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
-    ) -> Any:
-        """Return the values whitened. The group is ignored: it is the one without context parallelism."""
-        _entered.set(True)
-        counted.calls += 1
-        counted.changed += sharing() > 1
-        return whitened(values, mask, all_reduce, shift_mean=shift_mean, epsilon=epsilon)
+    def run(call: Callable[[Any], Any], normalised: Callable[[], list[Any] | None]) -> Any:
+        """Return what `call` makes of the function.
 
-    return distributed_masked_whiten
+        `normalised` returns the advantages that other ranks have whitened meanwhile, `None` if they have not.
+        """
+        import torch
 
+        entered = False
 
-def entered(
-    run: Callable[[], Any], normalised: Callable[[], list[Any] | None], module: ModuleType, counted: Any
-) -> Any:
-    """Return what `run` returns; a rank that has not whitened anything in it enters the collective then.
+        def distributed_masked_whiten(
+            values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
+        ) -> Any:
+            """Return the values whitened. The group is ignored: it is the one without context parallelism."""
+            nonlocal entered
+            entered = True
+            counted.calls += 1
+            counted.changed += sharing() > 1
+            return whitened(values, mask, all_reduce, shift_mean=shift_mean, epsilon=epsilon)
 
-    The upstream has no other collective behind it. `normalised` returns the advantages that other ranks have
-    whitened meanwhile, `None` if they have not; `module` has the whitening of `over_all`.
-    """
-    import torch
-
-    token = _entered.set(False)
-    try:
-        result = run()
-        if (advantages := normalised()) is not None and not _entered.get():
+        result = call(rebound(original, module, distributed_masked_whiten=distributed_masked_whiten))
+        if (advantages := normalised()) is not None and not entered:
             counted.empty += 1
             none = torch.cat(advantages)
-            module.distributed_masked_whiten(none, torch.ones_like(none))
+            distributed_masked_whiten(none, torch.ones_like(none))
         return result
-    finally:
-        _entered.reset(token)
+
+    return run
 
 
 def whitened(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import random
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from queue import Queue
@@ -24,6 +25,7 @@ from overlay.source.registry import load_patches, module_of
 
 pytest.importorskip("torch")
 import torch
+import torch.distributed as dist
 
 #: Gets the functions of the patch, what is drawn from, and what undoes; returns what is to be counted.
 By = Callable[[Any, random.Random, pytest.MonkeyPatch], dict[str, Any]]
@@ -368,29 +370,43 @@ def _(fix: Any, _draw: Any, undo: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @counting("slime.whiten-over-cp")
-def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
+def _(fix: Any, _draw: Any, undo: Any) -> dict[str, Any]:
     """A rank without a token. What is off has a test of its own: `test_slime_patches.py`."""
 
     def advantages(args: Any, data: Any) -> None:
         data["advantages"] = [torch.zeros(0)]
 
-    module: Any = SimpleNamespace(distributed_masked_whiten=print, get_advantages_and_returns_batch=print)
+    undo.setattr(dist, "all_reduce", lambda sums, **_: sums.add_(1))
+    mpu = SimpleNamespace(
+        get_data_parallel_group=lambda **_: None, get_context_parallel_world_size=lambda: 2
+    )
+    module: Any = SimpleNamespace(torch=torch, mpu=mpu, get_advantages_and_returns_batch=print)
     compute = fix.make_advantages(advantages, module)
     for normalize in (True, False):
         compute(SimpleNamespace(normalize_advantages=normalize), {})
-    return {"calls": 0, "changed": 0, "empty": 1}
+    return {"calls": 1, "changed": 1, "empty": 1}
 
 
 @counting("miles.whiten-over-cp")
-def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
-    module: Any = SimpleNamespace(distributed_masked_whiten=print, get_advantages_and_returns_batch=print)
+def _(fix: Any, _draw: Any, undo: Any) -> dict[str, Any]:
+    undo.setattr(dist, "all_reduce", lambda sums, **_: sums.add_(1))
+    reduced = SimpleNamespace(all_reduce=lambda sums, *_, **__: sums.add_(1))
+    groups: Any = ModuleType("miles.utils.ft_utils.process_group_utils")
+    groups.GeneralPGUtil = SimpleNamespace(create=lambda _: reduced)
+    undo.setitem(sys.modules, groups.__name__, groups)
+    state = SimpleNamespace(
+        effective_dp_cp=SimpleNamespace(groups_inner_to_outer=[None]),
+        intra_dp_cp=SimpleNamespace(group=None),
+        cp=SimpleNamespace(size=1),
+    )
+    module: Any = SimpleNamespace(torch=torch, get_parallel_state=lambda: state)
     fix.make_normalize(lambda *_, **__: None, module)(None, [torch.zeros(0)], [], [], [])
 
     # 0.0.2 has no function of its own for it.
     compute = fix.make_advantages(lambda _, data: data.update(advantages=[torch.zeros(0)]), module)
     for normalize in (True, False):
         compute(SimpleNamespace(normalize_advantages=normalize), {})
-    return {"calls": 0, "changed": 0, "empty": 2}
+    return {"calls": 2, "changed": 0, "empty": 2}
 
 
 @counting("slime.loss-memory", "miles.loss-memory")

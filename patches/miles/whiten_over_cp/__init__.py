@@ -15,8 +15,8 @@ _GROUPS = "miles.utils.ft_utils.process_group_utils"
 EFFECT = whitening.effect_of(__name__)
 
 
-def make_whiten(_original: Any, module: Any) -> Any:
-    """Replace the whitening by its name among the advantages: other groups, and sums in float64."""
+def make_normalize(original: Any, module: Any) -> Any:
+    """Wrap the normalisation: its whitening has other groups, and sums in float64."""
     from miles.utils.ft_utils.process_group_utils import GeneralPGUtil
     from torch.distributed import ReduceOp
 
@@ -25,32 +25,22 @@ def make_whiten(_original: Any, module: Any) -> Any:
         for group in module.get_parallel_state().effective_dp_cp.groups_inner_to_outer:
             GeneralPGUtil.create(group).all_reduce(sums, group, op=ReduceOp.SUM)
 
-    return whitening.over_all(all_reduce, lambda: int(module.get_parallel_state().cp.size), EFFECT)
-
-
-def make_early_whiten(_original: Any, module: Any) -> Any:
-    """Replace the whitening of 0.0.2, whose groups are torch's own and know no replicas."""
-    import torch.distributed as dist
-
-    def all_reduce(sums: Any) -> None:
-        dist.all_reduce(sums, group=module.get_parallel_state().intra_dp_cp.group)
-
-    return whitening.over_all(all_reduce, lambda: int(module.get_parallel_state().cp.size), EFFECT)
-
-
-def make_normalize(original: Any, module: Any) -> Any:
-    """Wrap the normalisation: every rank enters the collective, whether or not it has a token."""
+    run = whitening.over_all(original, module, all_reduce, _sharing(module), EFFECT)
 
     def normalize_advantages(args: Any, advantages: Any, *given: Any, **named: Any) -> Any:
-        return whitening.entered(
-            lambda: original(args, advantages, *given, **named), lambda: advantages, module, EFFECT
-        )
+        return run(lambda function: function(args, advantages, *given, **named), lambda: advantages)
 
     return wraps(original)(normalize_advantages)
 
 
 def make_advantages(original: Any, module: Any) -> Any:
-    """Wrap the computation of advantages of 0.0.2, which normalises them itself."""
+    """Wrap the computation of advantages of 0.0.2, which normalises them itself, over groups of torch."""
+    import torch.distributed as dist
+
+    def all_reduce(sums: Any) -> None:
+        dist.all_reduce(sums, group=module.get_parallel_state().intra_dp_cp.group)
+
+    run = whitening.over_all(original, module, all_reduce, _sharing(module), EFFECT)
 
     def compute_advantages_and_returns(args: Any, rollout_data: Any) -> Any:
         before = rollout_data.get("advantages")
@@ -59,9 +49,13 @@ def make_advantages(original: Any, module: Any) -> Any:
             found = rollout_data.get("advantages")
             return found if args.normalize_advantages and found is not before else None
 
-        return whitening.entered(lambda: original(args, rollout_data), normalised, module, EFFECT)
+        return run(lambda function: function(args, rollout_data), normalised)
 
     return wraps(original)(compute_advantages_and_returns)
+
+
+def _sharing(module: Any) -> Any:
+    return lambda: int(module.get_parallel_state().cp.size)
 
 
 PATCH = Patch(
@@ -80,7 +74,7 @@ PATCH = Patch(
         variant(
             "0.0.2",
             replaced(f"{_LOSS}:compute_advantages_and_returns", make_advantages),
-            replaced(f"{_LOSS}:distributed_masked_whiten", make_early_whiten),
+            f"{_LOSS}:distributed_masked_whiten",
             "miles.utils.distributed_utils:distributed_masked_whiten",
             _STATE,
             f"{_PARALLEL}:GroupInfo",
@@ -88,7 +82,7 @@ PATCH = Patch(
         variant(
             "0.1",
             replaced(f"{_ADVANTAGES}:normalize_advantages", make_normalize),
-            replaced(f"{_ADVANTAGES}:distributed_masked_whiten", make_whiten),
+            f"{_ADVANTAGES}:distributed_masked_whiten",
             "miles.utils.distributed_utils:distributed_masked_whiten",
             f"{_STATE}.effective_dp_cp",
             f"{_STATE}._dp_mode",

@@ -12,8 +12,8 @@ _LOSS = "slime.backends.megatron_utils.loss"
 EFFECT = whitening.effect_of(__name__)
 
 
-def make_whiten(_original: Any, module: Any) -> Any:
-    """Replace the whitening by its name in the loss: another group, and sums in float64."""
+def make_advantages(original: Any, module: Any) -> Any:
+    """Wrap the computation of advantages: its whitening has another group, and sums in float64."""
     import torch.distributed as dist
 
     mpu = module.mpu
@@ -21,11 +21,7 @@ def make_whiten(_original: Any, module: Any) -> Any:
     def all_reduce(sums: Any) -> None:
         dist.all_reduce(sums, group=mpu.get_data_parallel_group(with_context_parallel=True))
 
-    return whitening.over_all(all_reduce, mpu.get_context_parallel_world_size, EFFECT)
-
-
-def make_advantages(original: Any, module: Any) -> Any:
-    """Wrap the computation of advantages: every rank of the last stage enters the collective."""
+    run = whitening.over_all(original, module, all_reduce, mpu.get_context_parallel_world_size, EFFECT)
 
     def compute_advantages_and_returns(args: Any, rollout_data: Any) -> Any:
         before = rollout_data.get("advantages")
@@ -34,12 +30,13 @@ def make_advantages(original: Any, module: Any) -> Any:
             found = rollout_data.get("advantages")
             return found if args.normalize_advantages and found is not before else None
 
-        return whitening.entered(
-            lambda: compute(original, module, args, rollout_data), normalised, module, EFFECT
-        )
+        return run(lambda function: compute(function, module, args, rollout_data), normalised)
 
     return wraps(original)(compute_advantages_and_returns)
 
+
+_REPLACED = replaced(f"{_LOSS}:compute_advantages_and_returns", make_advantages)
+_ON = (f"{_LOSS}:distributed_masked_whiten", "slime.utils.distributed_utils:distributed_masked_whiten")
 
 PATCH = Patch(
     id="slime.whiten-over-cp",
@@ -57,16 +54,7 @@ PATCH = Patch(
     "float64's.",
     targets=one_target(
         SLIME,
-        variant(
-            "0.2",
-            "slime.utils.distributed_utils:distributed_masked_whiten",
-            replaced(f"{_LOSS}:compute_advantages_and_returns", make_advantages),
-            replaced(f"{_LOSS}:distributed_masked_whiten", make_whiten),
-        ),
-        variant(
-            "after 0.3.1",
-            "slime.utils.distributed_utils:distributed_masked_whiten",
-            replaced(f"{_LOSS}:distributed_masked_whiten", make_whiten),
-        ),
+        variant("0.2", _REPLACED, *_ON),
+        variant("after 0.3.1", _REPLACED, *_ON),
     ),
 )

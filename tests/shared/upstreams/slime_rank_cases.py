@@ -6,6 +6,7 @@ The fork has the advantages by GRPO alone.
 from __future__ import annotations
 
 import functools
+import inspect
 import importlib
 import os
 import random
@@ -46,11 +47,16 @@ def _whitened(world: int) -> Iterator[Case]:
     )
     for context in (1, 2, world):
         for name, batch in {**BATCHES, "fresh": fresh}.items():
-            for kind in ("rewards", "large rewards"):
+            for kind in ("rewards", "large rewards", *(["hook"] if _has_hook() else [])):
                 shares = [batch[index % 2] for index in range(world // context)]
                 call = functools.partial(whiten, shares, kind, SEED)
                 yield f"whitened, {name}, cp{context}, {kind}", {"context": context}, call
     yield "masked, cp2", {"context": 2}, functools.partial(whiten, BATCHES["plain"], "masked", SEED)
+
+
+def _has_hook() -> bool:
+    (loss,) = import_slime("loss")
+    return "custom_advantage_function_path" in inspect.getsource(loss)
 
 
 def _estimated(world: int) -> Iterator[Case]:
