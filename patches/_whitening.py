@@ -31,9 +31,9 @@ def over_all(
 ) -> Callable[..., Any]:
     """Return what runs an upstream's function so that its own whitening asks all ranks.
 
-    It keeps its name in `module`: a user's hook that whitens over another group gets the upstream's. Where the
-    function has normalised elsewhere and not here, as this rank has no token, this rank enters the collective
-    behind it. `all_reduce` is as for `whitened`. `sharing` returns how many ranks share a sequence: with one
+    It keeps its name in `module`: a user's hook that whitens over another group gets the upstream's. Where
+    other ranks have normalised and this one has not, as it has no token, it enters the collective behind the
+    function. `all_reduce` is as for `whitened`. `sharing` returns how many ranks share a sequence: with one
     the upstream itself asks all ranks.
     """
 

@@ -15,7 +15,6 @@ from typing import Any
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import (
-    EXIT_NOT_FOUND,
     Interpreter,
     Reply,
     ask,
@@ -32,8 +31,8 @@ from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
 from overlay.source.registry import load_patches
 
-#: The exit code of a shell for a command that cannot be started.
-EXIT_NO_COMMAND = 126
+#: The exit codes of a shell for a command that cannot be started.
+EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: The options of `overlay run` that take a value.
 _WITH_VALUE = ("--patches", "--pin")
 _UNTOLD = (
@@ -77,7 +76,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _run(_: Engine, arguments: argparse.Namespace) -> int:
     """Become the command, in an environment in which start-up files arm every Python."""
-    if not arguments.words:
+    if not any(arguments.words[:1]):  # an empty word is what is left of a variable that is not set
         raise SelectionError("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
     environ = dict(os.environ)
     try:
@@ -161,18 +160,22 @@ def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str,
     """Return an exit code, why a Python would not be patched (empty if it would), and what it answered."""
     try:
         answer = ask(interpreter, environ)
-    except FileNotFoundError:
-        return EXIT_NOT_FOUND, "", None
     except OSError as error:
-        reason = f"{interpreter.path} cannot be asked whether it would be: {error}"
+        # What is no Python, or not there, runs no job; a script may start the other name.
+        known = interpreter.by and isinstance(error, ChildProcessError)
+        reason = "" if known else f"{interpreter.path} cannot be asked whether it would be: {error}"
         return EXIT_NO_COMMAND, reason, None
     return EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer), answer
 
 
 def _given(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     """Return what may go wrong if a command of Python starts another Python, which is among its words."""
-    for at in range(1, len(command)):
-        other = interpreter_of(command[at:], environ.get("PATH")) if is_python(command[at]) else None
+    command, _ = behind_starters(command, environ.get("PATH"))
+    for at in range(1, len(command) - 1):
+        starts = command[at + 1] in ("-c", "-m") or command[at + 1].endswith(".py")
+        other = (
+            interpreter_of(command[at:], environ.get("PATH")) if starts and is_python(command[at]) else None
+        )
         _, reason, _ = _asked(other, environ) if other else (0, "", None)
         if reason:
             what = f"{command[0]} may start {command[at]}, which would run without patches"

@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from itertools import islice, takewhile
 from shutil import which
+from tempfile import TemporaryFile
+from typing import IO
 
 from overlay import _version
 from overlay.errors import OverlayError
@@ -26,14 +28,14 @@ STARTERS = (
     "chrt", "env", "flock", "gdb", "ionice", "nice", "nohup", "nsys", "numactl", "perf", "prlimit", "setsid",
     "stdbuf", "strace", "taskset", "time", "timeout", "unshare", "xargs",
 )  # fmt: skip
-#: The exit code of a shell for a command that it does not find.
-EXIT_NOT_FOUND = 127
 #: Where the package lies.
 PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
 #: The name of the start-up files, without their endings.
 _NAME = "overlay-startup"
 #: Words before that command which are also names of programs.
-_NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "true")
+_NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
+#: Programs that can start ranks without Python.
+_LAUNCHERS = ("accelerate", "deepspeed", "torchrun")
 #: Shells without `"$@"`.
 _OTHER_SHELLS = ("csh", "fish", "tcsh")
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
@@ -51,7 +53,7 @@ class Interpreter(Record):
     #: The words of `env` that start it: they decide which variables it gets.
     behind: tuple[str, ...] = ()
     #: The command of a shell that starts it, if that is to look for it.
-    shell: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
 
 
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
@@ -59,7 +61,11 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
     words, env = behind_starters(words, path)
     command = _runner(words, path)
     program = which(command[0], path=path) if command and is_python(command[0]) else None
-    return Interpreter(path=program, options=_options(command[1:]), behind=env) if program else None
+    if program is None:
+        return None
+    # `env` may set another PATH: it is to find a bare name itself.
+    bare = env and not os.path.dirname(command[0])
+    return Interpreter(path=command[0] if bare else program, options=_options(command[1:]), behind=env)
 
 
 def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
@@ -99,12 +105,13 @@ def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[st
 
 def command_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
     """Return the command that a launcher is told to start its ranks with, nothing if it is not told."""
-    # torchrun reads a number there.
-    always = environ.get("PET_NO_PYTHON", "0").strip("0") != ""
+    launched = False
+    told = environ.get("PET_NO_PYTHON", "0").strip("0") != ""  # torchrun reads a number there
     for at, word in enumerate(words):
+        launched = launched or "distributed" in word or word.endswith(_LAUNCHERS)
         # As argparse has it, which takes the beginning of an option for the option.
-        told = word[:5] in ("--no-", "--no_") and "--no-python".startswith(word.replace("_", "-"))
-        if told or (always and ("distributed" in word or word.endswith("torchrun"))):
+        long = word[:5] in ("--no-", "--no_") and "--no-python".startswith(word.replace("_", "-"))
+        if launched and (told or long):
             return _behind(words[at:], environ.get("PATH"))
     return [environ["PYTHON_EXEC"]] if environ.get("PYTHON_EXEC") else []
 
@@ -135,15 +142,20 @@ def _options(words: Sequence[str]) -> tuple[str, ...]:
 def of_shell(shell: Sequence[str], environ: Mapping[str, str]) -> Iterable[Interpreter]:
     """Return what a script of a shell may start as `python` and `python3`.
 
-    The shell itself is to find them: a file that it reads at its start may set the PATH, and there may be a
-    function of that name.
+    The shell itself is to find them, with its own options: files that it reads at its start may set the PATH,
+    and there may be a function or an alias of that name.
     """
     if os.path.basename(shell[0]) in _OTHER_SHELLS:
         return on_path(environ.get("PATH"))
-    options = takewhile(lambda word: word[:1] in ("-", "+"), shell[1:])
-    login = any(word == "--login" or (word[:2] != "--" and "l" in word[1:]) for word in options)
-    command = (shell[0], "-lc" if login else "-c", '"$0" "$@"')
-    return [Interpreter(path=name, shell=command) for name in _NAMES]
+    command = [shell[0]]
+    rest = iter(shell[1:])
+    for word in takewhile(lambda word: word[:1] in ("-", "+") and word not in ("-", "--"), rest):
+        letters = "" if word[:2] == "--" else word[1:]
+        # Without what says where its commands come from.
+        option = word[0] + letters.replace("c", "").replace("s", "") if letters else word
+        values = [*islice(rest, letters.lower().count("o") + (word in ("--rcfile", "--init-file")))]
+        command += [option, *values] if len(option) > 1 else []
+    return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in _NAMES]
 
 
 def _first_line(program: str) -> list[str]:
@@ -193,6 +205,8 @@ class Reply(Record):
         return self.prefix != os.path.realpath(sys.prefix)
 
 
+#: Lines that a Python answers with.
+_ANSWERS = 4
 _PROBE = (
     "import sys; m = sys.modules.get('overlay.launch.startup'); "
     "p = sys.modules.get('overlay.runtime.process'); "
@@ -212,27 +226,37 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
 
     Raises `OSError` if it cannot be started, or not within a minute.
     """
-    words = (*interpreter.behind, *interpreter.shell, interpreter.path, *interpreter.options)
-    try:
-        done = subprocess.run(
-            [*words, "-c", _PROBE], env={**environ}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace", timeout=60, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"{interpreter.path} did not start within 60 s") from error
-    _, mark, found = done.stdout.rpartition("overlay-probe\n")
-    if interpreter.shell and not mark and done.returncode == EXIT_NOT_FOUND:
-        raise FileNotFoundError(f"{interpreter.shell[0]} finds no {interpreter.path}")
-    # One that said nothing belongs to the environment that it lies in.
-    beside = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
-    enabled, python, prefix, started, *_ = found.split("\n") if mark else [""] * 4
+    words = (*interpreter.behind, *interpreter.by, interpreter.path, *interpreter.options)
+    with (
+        TemporaryFile() as output,
+        TemporaryFile() as errors,
+    ):  # of a pipe, a process in the background holds one end
+        try:
+            done = subprocess.run(
+                [*words, "-c", _PROBE], env={**environ}, timeout=60, check=False,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"{interpreter.path} did not start within 60 s") from error
+        text, heard = (_read(file) for file in (output, errors))
+    found = text.rpartition("overlay-probe\n")[2].split("\n")
+    said = "\n".join(line for line in heard.splitlines() if line.startswith("overlay: "))
+    if len(found) < _ANSWERS or "overlay-probe\n" not in text:
+        if not said:
+            status = f"ended with status {done.returncode}"
+            raise ChildProcessError(f"{interpreter.path} is no Python, or {status} as it started")
+        # It belongs to the environment that it lies in.
+        beside = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
+        found = ["0", interpreter.path, beside, ""]
+    enabled, python, prefix, started, *_ = found
     return Reply(
-        python=python or interpreter.path,
-        started=started,
-        enabled=enabled == "1",
-        said="\n".join(line for line in done.stderr.splitlines() if line.startswith("overlay: ")),
-        prefix=os.path.realpath(prefix or beside),
+        python=python, started=started, enabled=enabled == "1", said=said, prefix=os.path.realpath(prefix)
     )
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def refusal(interpreter: Interpreter, answer: Reply) -> str:
@@ -249,10 +273,10 @@ def refusal(interpreter: Interpreter, answer: Reply) -> str:
             f"{answer.python} is a different Python, without overlay: install overlay there as well, or "
             f"have the job start {sys.executable}, say by putting its folder first on the PATH"
         )
-    if interpreter.behind or interpreter.shell:
+    if interpreter.behind or interpreter.by:
         way_out = "leave out env"
         if not interpreter.behind:
-            way_out = f"see what {interpreter.shell[0]} reads at its start"
+            way_out = f"see what {interpreter.by[0]} reads at its start"
         return f"{shown} does not get the variables OVERLAY...: {way_out}"
     return why_unarmed() or f"{shown} was not enabled, and does not say why"
 

@@ -431,13 +431,13 @@ class Spawned(Interception):
 
     def leave(self) -> None:
         """Restore the original."""
-        there, adds = self._finder is not None, self._adds
+        there = self._finder is not None
         super().leave()
         if there and not settings.says_no(os.environ.get("OVERLAY", "")):
             way_out = "set os.environ['OVERLAY'] = '0' before they start"
             what = "OVERLAY is set: new processes are patched"
             log.warning(f"multiprocessing: {what}. To avoid that: {way_out}")
-        if there and adds and not _renewed_server():
+        if there and not _renewed_server():
             what = "its fork server cannot be replaced, and goes on making patched processes"
             log.warning(f"multiprocessing: {what}")
 

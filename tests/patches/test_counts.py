@@ -377,9 +377,7 @@ def _(fix: Any, _draw: Any, undo: Any) -> dict[str, Any]:
         data["advantages"] = [torch.zeros(0)]
 
     undo.setattr(dist, "all_reduce", lambda sums, **_: sums.add_(1))
-    mpu = SimpleNamespace(
-        get_data_parallel_group=lambda **_: None, get_context_parallel_world_size=lambda: 2
-    )
+    mpu = SimpleNamespace(get_data_parallel_group=lambda **_: None, get_context_parallel_world_size=lambda: 2)
     module: Any = SimpleNamespace(torch=torch, mpu=mpu, get_advantages_and_returns_batch=print)
     compute = fix.make_advantages(advantages, module)
     for normalize in (True, False):

@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.real]
 #: By how a case begins: of advantages of about one in float32, over hundreds of tokens of an estimate; of a
 #: layer in float64; of small whole numbers in the type that models are trained in.
 TOLERANCES = {"whitened": 1e-5, "estimated": 1e-4, "mixing": 1e-10, "bfloat16": 0.0}
-#: How many cases there are: 24 whiten, and 12 behind a user's function, 7 are of slime's layer, and the rest of
-#: each way of splitting tokens.
+#: How many cases there are: 24 whiten, 12 more behind a user's function, 7 are of slime's layer, and the rest
+#: of each way of splitting tokens.
 CASES = {"v0.2.4": 24 + 7 + 16, "v0.3.1": 24 + 12 + 7 + 14, MILES: 24, MILES_RL: 24}
 OF_SLIME = ("whiten-over-cp", "masked-gae", "hf-attention-gradient")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -235,7 +238,13 @@ def test_a_launcher_of_this_machine_hands_on_the_path(worksite: Venv, other: Ven
 
 @pytest.mark.parametrize(
     "command",
-    ["bash -l SCRIPT", "bash -elc SCRIPT", "nohup bash --login SCRIPT", "SCRIPT", "bash -eu SCRIPT"],
+    [
+        "bash -l SCRIPT",
+        "bash -euo pipefail -lc SCRIPT",
+        "nohup bash --login SCRIPT",
+        "SCRIPT",
+        "bash -eu SCRIPT",
+    ],
 )
 def test_a_shell_is_asked_for_what_it_finds_after_its_start(
     command: str, worksite: Venv, other: Venv, tmp_path: Path
@@ -249,7 +258,8 @@ def test_a_shell_is_asked_for_what_it_finds_after_its_start(
     done = run(worksite, "--strict", *words, **environ)
     assert (done.stdout.split()[-1], done.stderr) == ("ran", "")
     function = f'python() {{ {other.python} "$@"; }}\nexport -f python\n'
-    for text in (paths[other], paths[worksite] + function):
+    alias = f"shopt -s expand_aliases\nalias python={other.python}\n"
+    for text in (paths[other], paths[worksite] + function, paths[worksite] + alias):
         profile.write_text(text)
         said = refused(worksite, "--strict", *words, **environ)
         assert "and `python` on the PATH would run without patches: " in said
@@ -259,6 +269,45 @@ def test_a_shell_is_asked_for_what_it_finds_after_its_start(
         worksite, "--strict", *words, **environ
     )
     assert "ran" in run(worksite, "--strict", "bash", script, HOME=str(tmp_path)).stdout
+
+
+def test_what_a_shell_leaves_running_and_what_is_no_python_keep_nothing_from_starting(
+    worksite: Venv, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    (tmp_path / "start").write_text(f"sleep 300 & pid=$!\necho $pid >> {pids}\n")
+    program(tmp_path / "python", "#!/bin/sh\nexit 1\n")
+    environ = {"BASH_ENV": str(tmp_path / "start"), "PATH": f"{tmp_path}:{worksite.on_path()['PATH']}"}
+    words = ["bash", "-c", "kill $pid; echo ran"]
+    try:
+        done = worksite.run("-m", "overlay", "run", "--strict", *words, **environ)
+        assert done.stdout == "ran\n", done.stderr
+    finally:
+        for pid in pids.read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def test_env_finds_the_python_by_the_path_that_it_sets(worksite: Venv, other: Venv) -> None:
+    for first, second in ((worksite, other), (other, worksite)):
+        words = ["env", f"PATH={second.on_path()['PATH']}", "python", *RAN]
+        done = run(worksite, "--strict", *words, PATH=first.on_path()["PATH"])
+        assert (done.stdout == "ran\n") == (second is worksite), done.stderr
+        if second is other:
+            assert f"{other.folder}/bin/python is a different Python, without overlay" in done.stderr
+
+
+def test_a_word_that_starts_nothing_is_not_asked(worksite: Venv, other: Venv) -> None:
+    script = program(worksite.folder / "job.py", "print('ran')\n")
+    words = [str(worksite.python), script, "--langs", "java", "python", "--no-p", "test"]
+    done = run(worksite, "--strict", *words, **other.on_path())
+    assert (done.stdout, done.stderr) == ("ran\n", "")
+
+
+def test_an_empty_command_is_told_so(worksite: Venv) -> None:
+    done = run(worksite, "", "python", *RAN)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no COMMAND" in done.stderr
 
 
 def test_a_python_among_the_words_of_a_launcher_is_asked_too(worksite: Venv, other: Venv) -> None:

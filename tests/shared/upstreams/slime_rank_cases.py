@@ -6,8 +6,8 @@ The fork has the advantages by GRPO alone.
 from __future__ import annotations
 
 import functools
-import inspect
 import importlib
+import inspect
 import os
 import random
 from collections.abc import Callable, Iterator
