@@ -177,4 +177,6 @@ def agree(group: Any = None, timeout: float | None = None) -> None:
     """
     from overlay.source.registry import COMPAT, import_module
 
+    if timeout is not None and not timeout > 0:
+        raise OverlayError(f"timeout={timeout!r} is no number of seconds above 0: leave it out, or give one")
     import_module(f"{COMPAT}.agreement").agree(group, timeout, _here().statement())

@@ -95,6 +95,8 @@ class Engine:
         self._opened: Session | None = None
         #: The finder that waits for the first import of an upstream, to open the session then.
         self._waiting: FirstFinder | None = None
+        #: The same while it opens the session.
+        self._woken: FirstFinder | None = None
         self._last: tuple[PatchStatus, ...] = ()
         #: The known defects that the job of this process meets.
         self.met: tuple[Met, ...] = ()
@@ -105,6 +107,10 @@ class Engine:
         """Renew the locks in a fork: the thread that held one is gone."""
         self._lock = _thread.RLock()
         self.job_log.note_fork()
+        if self._woken is not None and self._opened is None:
+            self._waiting = self._woken  # what a thread that is not here has begun, the next import does
+            self._waiting.packages = registry.awaited()[0]
+        self._woken = None
         if self._opened is not None:
             self._opened.renew_locks()
 
@@ -139,6 +145,7 @@ class Engine:
                 finder, self._waiting = self._waiting, None
                 if finder is None:
                     return
+                self._woken = finder
                 try:
                     self._open(patches, strict, finder)
                     self._say_if_in_vain(finder)
@@ -150,6 +157,8 @@ class Engine:
                         self._wait(packages, patches, strict, at_start)
                         raise error if said else OverlayError(text) from error
                     log.warning(f"NOT enabled: {text}")
+                finally:
+                    self._woken = None
 
         self._waiting = FirstFinder(packages, wake, at_start=at_start)
         self._waiting.install()

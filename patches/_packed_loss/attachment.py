@@ -5,10 +5,10 @@ the model too. That costs one more tensor of full size, and one infinite logit m
 replaced `get_log_probs_and_entropy` is part of every rank's graph anyway.
 """
 
-from copy import copy
+from functools import cache
 from typing import Any
 
-#: Where arguments without `allgather_cp` keep those that they are a copy of.
+#: Where arguments without `allgather_cp` keep those that they stand for.
 _TRUE = "_overlay_true_args"
 
 
@@ -21,7 +21,14 @@ def unattached(args: Any) -> Any:
     """Return arguments by which nothing is attached, if the loss is one that gets its logits from here."""
     if not args.allgather_cp or args.loss_type not in ("policy_loss", "sft_loss"):
         return args
-    changed = copy(args)
-    changed.allgather_cp = False
-    setattr(changed, _TRUE, args)
-    return changed
+    kind: Any = type(args)
+    seen = object.__new__(_without_allgather(kind))
+    seen.__dict__ = vars(args)  # what a user's function sets on these arguments is set on the job's
+    setattr(seen, _TRUE, args)
+    return seen
+
+
+@cache
+def _without_allgather(kind: type) -> Any:
+    """Return a class of arguments that say no to `allgather_cp`, and are as those of a class in all else."""
+    return type(kind.__name__, (kind,), {"__slots__": (_TRUE,), "allgather_cp": property(lambda _: False)})

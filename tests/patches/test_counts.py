@@ -296,6 +296,8 @@ def _(fix: Any, _draw: Any, _undo: Any) -> dict[str, Any]:
     for bound, estimator in ((None, "grpo"), (3.0, "grpo"), (3.0, "cispo")):
         found = loss(SimpleNamespace(eps_clip_c=bound, advantage_estimator=estimator))
         assert found == (bound if estimator == "grpo" else None)
+    module.compute_policy_loss = lambda _args: "a user's"
+    assert loss(SimpleNamespace(eps_clip_c=3.0, advantage_estimator="grpo")) == "a user's"
     return {"changed": 1}
 
 

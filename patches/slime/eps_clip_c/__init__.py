@@ -16,6 +16,7 @@ EFFECT = effect(__name__, "micro-batch", did="bounded the loss of", always=True)
 
 def make_policy_loss(original: Any, module: Any) -> Any:
     """Hand the bound to slime's loss of a token, which is compiled and cannot be replaced itself."""
+    own = module.compute_policy_loss
 
     def policy_loss_function(args: Any, *rest: Any, **named: Any) -> Any:
         bound = getattr(args, "eps_clip_c", None)
@@ -25,8 +26,11 @@ def make_policy_loss(original: Any, module: Any) -> Any:
             return original(args, *rest, **named)
 
         def bounded(*tokens: Any, **options: Any) -> Any:
+            if module.compute_policy_loss is not own:
+                log.warning("--eps-clip-c has no effect: somebody has replaced slime's compute_policy_loss")
+                return module.compute_policy_loss(*tokens, **options)
             EFFECT.changed += 1  # CISPO has a loss of its own, and does not get here
-            return module.compute_policy_loss(*tokens, eps_clip_c=bound, **options)
+            return own(*tokens, eps_clip_c=bound, **options)
 
         return rebound(original, module, compute_policy_loss=bounded)(args, *rest, **named)
 

@@ -96,9 +96,10 @@ PATCH = Patch(
     "keeps a few numbers for each row, the backward computes the rest again in the gradient itself, and all "
     "ranks enter the same collectives.",
     changes=("memory",),
-    met="Every job that trains with slime's policy or SFT loss. Numbers change by rounding. On a GPU 0.3.1's "
-    "own loss is 1.5 to 3 times as fast, unless it runs in chunks or few rows are responses: if memory is "
-    "not short there, leave the patch out.",
+    met="Every job that trains with slime's policy or SFT loss. Numbers change by rounding; a custom loss "
+    "also gets the entropy's gradient, which 0.3.1 and main drop if entropy_coef is 0. On a GPU 0.3.1's own "
+    "loss is 1.5 to 3 times as fast, unless it runs in chunks or few rows are responses: if memory is not "
+    "short there, leave the patch out.",
     upstream=tuple(f"THUDM/slime#{number}" for number in (1788, 1822, 2123, 2144, 1951)),
     evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64, under "
     "tensor and context parallelism (tests/real/test_loss_memory_ranks.py).",

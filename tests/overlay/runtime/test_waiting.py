@@ -281,3 +281,17 @@ def test_a_glob_that_names_opt_in_patches_alone_is_refused_at_once(armed: Armed)
     armed.patches = [armed.patches[0].replace(opt_in=True)]
     with pytest.raises(SelectionError, match="matches only opt-in patches"):
         armed.engine.arm("fakeup.*")
+
+
+def test_a_fork_while_another_thread_opens_the_session_waits_again(armed: Armed) -> None:
+    """Of the parent the child has no thread but the one that forked."""
+    engine, seen = armed.engine, []
+
+    def opening(*_given: Any) -> None:
+        engine.note_fork()  # as the child does
+        del vars(engine)["_open"]
+        seen.append((engine.enabled, core().scale(1)))
+
+    vars(engine)["_open"] = opening
+    engine._waiting.wake()  # type: ignore[union-attr]
+    assert seen == [(True, 200)]

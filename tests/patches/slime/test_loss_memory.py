@@ -152,6 +152,8 @@ def test_nothing_is_attached_where_the_logits_come_from_here(make: Any) -> None:
     assert passed == tuple(more)
     assert true_arguments(args) is given
     assert given.allgather_cp
+    args.average = 2  # as a user's function may keep one
+    assert (given.average, isinstance(args, type(given))) == (2, True)
     for other in (arguments(allgather_cp=True, loss_type="value_loss"), arguments()):
         function(other, *more)
         assert seen.pop()[0] is other

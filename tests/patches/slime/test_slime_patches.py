@@ -173,11 +173,20 @@ def test_one_value_has_no_deviation_and_none_is_an_error() -> None:
         alone(torch.ones(2), torch.zeros(2), 1e-8)
 
 
+def _whitens() -> None:
+    """Stand for a function of an upstream, over the names of its module."""
+    whitened = distributed_masked_whiten(torch.tensor([1.0, 3.0]), torch.ones(2))  # type: ignore[name-defined]  # noqa: F821
+    seen.append(whitened)  # type: ignore[name-defined]  # noqa: F821
+
+
 @pytest.mark.parametrize("sharing", [1, 2])
 def test_only_where_ranks_share_sequences_something_was_off(sharing: int) -> None:
     whiten_over_cp.EFFECT.clear()
-    whiten = over_all(lambda _sums: None, lambda: sharing, whiten_over_cp.EFFECT)
-    assert whiten(torch.tensor([1.0, 3.0]), torch.ones(2)).sum() == 0
+    seen: list[Any] = []
+    module: Any = SimpleNamespace(seen=seen, torch=torch)
+    run = over_all(_whitens, module, lambda _sums: None, lambda: sharing, whiten_over_cp.EFFECT)
+    run(lambda function: function(), lambda: seen)
+    assert seen.pop().sum() == 0
     assert whiten_over_cp.EFFECT.read() == {"calls": 1, "changed": sharing - 1, "empty": 0}
 
 
