@@ -450,8 +450,8 @@ DEFECTS = (
         upstream=("NVIDIA/Megatron-LM#3672", "NVIDIA/Megatron-LM#3769", "NVIDIA/Megatron-LM#7481"),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
         way_out="multiply moe_aux_loss_coeff (in a list, only that of global_aux_loss) by the data "
-        "parallel size, and pack sequences instead of padding them, which is exact where ranks have equally "
-        "many tokens; with calculate_per_token_loss before 0.19, select megatron.moe-aux-scale too",
+        "parallel size, and give ranks equally many tokens, without padding; with calculate_per_token_loss "
+        "before 0.19, select megatron.moe-aux-scale too",
         tried="tests/real/test_advice_megatron.py::test_a_coefficient_of_all_ranks_is_right",
     ),
     _silent(

@@ -76,7 +76,10 @@ def test_ranks_of_torchrun_and_their_log(worksite: Venv, tmp_path: Path) -> None
     ours, theirs = ((tmp_path / f"rank{rank}.txt").read_text().splitlines()[rank == 0 :] for rank in (0, 1))
     assert ours[:2] == [f"overlay: 2 ranks agree: {has}", "-- again"]
     assert theirs[:1] == ["-- again"]
-    # Each rank that is disabled says so: the others stay patched.
+    # Each rank that is disabled says so: the others stay patched, and so are processes that it starts.
+    kept = "overlay: multiprocessing: OVERLAY is set: new processes are patched. "
+    assert ours.pop(2).startswith(kept)
+    assert theirs.pop(1).startswith(kept)
     gone = "overlay: disabled here, after ranks 0-1 agreed: a rank that does not disable stays patched"
     assert (ours.pop(2), theirs.pop(1)) == tuple(f"{gone} [rank={rank},host={host}]" for rank in (0, 1))
     # Another upstream is another configuration. Before the ranks meet, each warns.
