@@ -14,16 +14,14 @@ from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
-from overlay.launch.doctor import (
+from overlay.launch.doctor import Reply, ask, refusal
+from overlay.launch.interpreter import (
     Interpreter,
-    Reply,
-    ask,
     behind_starters,
     command_of_ranks,
     interpreter_of,
     is_python,
     of_shell,
-    refusal,
     shell_of,
 )
 from overlay.model import settings

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import shlex
 import site
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from itertools import islice, takewhile
-from shutil import which
 from tempfile import TemporaryFile
 from typing import IO
 
 from overlay import _version
 from overlay.errors import OverlayError
+from overlay.launch.interpreter import Interpreter, on_path
 from overlay.model import settings
 from overlay.model.record import Record
 from overlay.model.text import counted
@@ -23,166 +21,10 @@ from overlay.records.pin import Pin
 from overlay.runtime.engine import Engine
 from overlay.source.decide import Installed
 
-#: Programs that start the command in their arguments, in the same environment and on the same machine.
-STARTERS = (
-    "chrt", "env", "flock", "gdb", "ionice", "nice", "nohup", "nsys", "numactl", "perf", "prlimit", "setsid",
-    "stdbuf", "strace", "taskset", "time", "timeout", "unshare", "xargs",
-)  # fmt: skip
 #: Where the package lies.
 PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
 #: The name of the start-up files, without their endings.
 _NAME = "overlay-startup"
-#: Words before that command which are also names of programs.
-_NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
-#: Programs that can start ranks without Python.
-_LAUNCHERS = ("accelerate", "deepspeed", "torchrun")
-#: Shells without `"$@"`.
-_OTHER_SHELLS = ("csh", "fish", "tcsh")
-_SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
-#: As what a script starts Python.
-_NAMES = ("python", "python3")
-
-
-class Interpreter(Record):
-    """A Python that a command runs in."""
-
-    #: How it is started.
-    path: str
-    #: Options of its own that matter here, such as `-S`.
-    options: tuple[str, ...] = ()
-    #: The words of `env` that start it: they decide which variables it gets.
-    behind: tuple[str, ...] = ()
-    #: The command of a shell that starts it, if that is to look for it.
-    by: tuple[str, ...] = ()
-
-
-def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
-    """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
-    words, env = behind_starters(words, path)
-    command = _runner(words, path)
-    program = which(command[0], path=path) if command and is_python(command[0]) else None
-    if program is None:
-        return None
-    # `env` may set another PATH: it is to find a bare name itself.
-    bare = env and not os.path.dirname(command[0])
-    return Interpreter(path=command[0] if bare else program, options=_options(command[1:]), behind=env)
-
-
-def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
-    """Return the command of the shell that a command runs in, by a PATH, nothing if that is none."""
-    command = _runner(behind_starters(words, path)[0], path)
-    return command if command and os.path.basename(command[0]) in _SHELLS else ()
-
-
-def _runner(words: Sequence[str], path: str | None) -> Sequence[str]:
-    """Return a command of Python or a shell as it is, and what the first line of any other one names."""
-    program = which(words[0], path=path) if words else None
-    if program is None:
-        return ()
-    return words if is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
-
-
-def _behind(words: Sequence[str], path: str | None) -> Sequence[str]:
-    """Return the words behind the first one from the first that names a program, none if none does."""
-    rest = range(1, len(words))
-    found = (at for at in rest if words[at] not in _NO_PROGRAMS and which(words[at], path=path))
-    return words[next(found, len(words)) :]
-
-
-def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[str], tuple[str, ...]]:
-    """Return the command behind all programs that start another, nothing if it cannot be found.
-
-    With it come the words of `env` among them, which may take variables away.
-    """
-    env: tuple[str, ...] = ()
-    while words and os.path.basename(words[0]) in STARTERS and which(words[0], path=path):
-        command = _behind(words, path)
-        if os.path.basename(words[0]) == "env":
-            env += tuple(words[: len(words) - len(command)])
-        words = command
-    return words, env
-
-
-def command_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
-    """Return the command that a launcher is told to start its ranks with, nothing if it is not told."""
-    launched = False
-    told = environ.get("PET_NO_PYTHON", "0").strip("0") != ""  # torchrun reads a number there
-    for at, word in enumerate(words):
-        launched = launched or "distributed" in word or word.endswith(_LAUNCHERS)
-        # As argparse has it, which takes the beginning of an option for the option.
-        long = word[:5] in ("--no-", "--no_") and "--no-python".startswith(word.replace("_", "-"))
-        if launched and (told or long):
-            return _behind(words[at:], environ.get("PATH"))
-    return [environ["PYTHON_EXEC"]] if environ.get("PYTHON_EXEC") else []
-
-
-def is_python(program: str) -> bool:
-    """Return whether a program has a name of Python's, such as `python3.12`."""
-    name = os.path.basename(program)
-    return name.startswith("python") and not name.removeprefix("python").strip("0123456789.t")
-
-
-def _options(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the options of an interpreter that can keep it from start-up files or packages."""
-    found: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word[:1] != "-" or word[1:2] in ("", "-"):
-            break
-        # What follows one of these letters is its argument, and no other option.
-        last = next((place for place, letter in enumerate(word) if letter in "cmWX"), len(word))
-        found += [f"-{letter}" for letter in word[1:last] if letter in "EIPSs"]
-        if word[last:] in ("W", "X"):
-            next(rest, None)
-        elif word[last : last + 1] in ("c", "m"):
-            break
-    return tuple(found)
-
-
-def of_shell(shell: Sequence[str], environ: Mapping[str, str]) -> Iterable[Interpreter]:
-    """Return what a script of a shell may start as `python` and `python3`.
-
-    The shell itself is to find them, with its own options: files that it reads at its start may set the PATH,
-    and there may be a function or an alias of that name.
-    """
-    if os.path.basename(shell[0]) in _OTHER_SHELLS:
-        return on_path(environ.get("PATH"))
-    command = [shell[0]]
-    rest = iter(shell[1:])
-    for word in takewhile(lambda word: word[:1] in ("-", "+") and word not in ("-", "--"), rest):
-        letters = "" if word[:2] == "--" else word[1:]
-        # Without what says where its commands come from.
-        option = word[0] + letters.replace("c", "").replace("s", "") if letters else word
-        values = [*islice(rest, letters.lower().count("o") + (word in ("--rcfile", "--init-file")))]
-        command += [option, *values] if len(option) > 1 else []
-    return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in _NAMES]
-
-
-def _first_line(program: str) -> list[str]:
-    """Return the command that a script names in its first line, none if it names none."""
-    try:
-        with open(program, "rb") as file:
-            first, second = (os.fsdecode(file.readline(1024)) for _ in range(2))
-    except OSError:
-        return []
-    words = first[2:].split() if first.startswith("#!") else []
-    if words and second.startswith("'''exec' "):
-        # Installers write it so if a path is too long for a first line, or has a space in it.
-        with suppress(ValueError):
-            words = shlex.split(second.removeprefix("'''exec' "))[:1]
-    if words and os.path.basename(words[0]) == "env":
-        words = words[2 if words[1:2] == ["-S"] else 1 :]  # any other -S is Python's own
-    return words
-
-
-def on_path(path: str | None = None) -> tuple[Interpreter, ...]:
-    """Return what `python` and `python3` are on a PATH, once if they are the same."""
-    found: dict[tuple[str, str], Interpreter] = {}
-    for program in (which(name, path=path) for name in _NAMES):
-        if program is not None:
-            key = (os.path.dirname(program), os.path.realpath(program))
-            found.setdefault(key, Interpreter(path=program))
-    return tuple(found.values())
 
 
 class Reply(Record):

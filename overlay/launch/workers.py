@@ -416,7 +416,8 @@ class Spawned(Interception):
     def _why_other(self, python: str) -> str:
         """Return why the Python of `multiprocessing.set_executable` is not armed, empty if it is, or ours."""
         if python not in (sys.executable, *self._others):
-            from overlay.launch.doctor import Interpreter, armed_environment, ask, refusal
+            from overlay.launch.doctor import armed_environment, ask, refusal
+            from overlay.launch.interpreter import Interpreter
 
             other = Interpreter(path=python)
             self._others[python] = refusal(other, ask(other, armed_environment()))

@@ -16,7 +16,7 @@ from typing import Any
 
 from overlay.desk.audit.script import Word, commands, file_text
 from overlay.errors import SettingsError
-from overlay.launch.doctor import STARTERS
+from overlay.launch.interpreter import STARTERS
 from overlay.source.conditions import Open
 
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
