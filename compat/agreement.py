@@ -57,7 +57,10 @@ def agree(group: Any, timeout: float | None, said: agreement.Statement) -> None:
         raise OverlayError("there is no process group with a store to compare ranks by: initialise one first")
     if group == dist.GroupMember.NON_GROUP_MEMBER:
         return
-    ranks = sorted(dist.get_process_group_ranks(group or dist.group.WORLD))
+    try:
+        ranks = sorted(dist.get_process_group_ranks(group or dist.group.WORLD))
+    except (KeyError, TypeError):
+        raise OverlayError(f"{group!r} is no process group, or one that was destroyed") from None
     if len(ranks) == 1 or dist.get_backend(group) == "fake":  # whose other ranks are nobody
         return
     job_log, me = here().job_log, dist.get_rank()

@@ -243,6 +243,21 @@ def test_ranks_are_waited_for_almost_as_long_as_their_group_waits(timeout: float
         dist.destroy_process_group()
 
 
+@pytest.mark.parametrize(
+    ("given", "message"), [({"group": "x"}, "'x' is no process group"), ({"timeout": -1}, "timeout=-1 is no")]
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(given: dict[str, Any], message: str) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    import overlay
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(OverlayError, match=message):
+            overlay.agree(**given)
+    finally:
+        dist.destroy_process_group()
+
+
 def test_without_a_process_group_there_is_nothing_to_compare() -> None:
     pytest.importorskip("torch")
     import overlay

@@ -65,6 +65,14 @@ def test_disable_says_so_too_where_only_the_environment_enabled(worksite: Venv) 
     assert done.stderr.count("OVERLAY is set: new processes are patched") == 1
 
 
+def test_disable_replaces_a_fork_server_where_only_the_environment_enabled(worksite: Venv) -> None:
+    asks = "print(in_process('forkserver'))"
+    code = f"import os, sys, overlay; sys.path.insert(0, {str(Path(SCRIPT).parent)!r}); "
+    code += f"from probe import in_process; {asks}; overlay.disable(); os.environ['OVERLAY'] = '0'; {asks}"
+    done = worksite.run("-c", code, **PACK, OVERLAY="1")
+    assert done.stdout.split() == [str(int(PATCHED)), str(int(PLAIN))], done.stderr
+
+
 def test_a_fork_server_from_before_is_replaced(worksite: Venv) -> None:
     found = found_by(worksite.run("-W", "ignore", SCRIPT, "early", "strict", **PACK))
     assert found["in_process forkserver"] == int(PATCHED)

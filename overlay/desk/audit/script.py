@@ -22,6 +22,8 @@ Word = tuple[str, bool]
 _OPERATOR = re.compile(r"\d*(?:&>>?|>>|>&|<<<|<<-?|<&|<>|>\||[<>])(?!\()|;;&?|;&|&&|\|\||\|&|[;|&()\n]")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)$", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])(.*))?\})$", re.DOTALL)
+#: What assigns in an arithmetic expression.
+_ASSIGNING = re.compile(r"(?<![=!<>])=(?!=)|<<=|>>=|\+\+|--")
 #: All words of an array, also in the form that `set -u` asks for if the array may be empty.
 _SPREAD = re.compile(r'"?\$\{(\w+)\[[@*]\](?:\+"?\$\{\1\[[@*]\]\}"?)?\}"?')
 #: The arguments of the script itself: there are none.
@@ -214,10 +216,11 @@ class _Script:
 
     def _statement(self, words: list[str]) -> None:
         # Leave out variables that are set for this command alone, and `command` and the like before it.
-        command = [*dropwhile(lambda word: word in _AS_IT_IS or _ASSIGNED.match(word), words)]
+        as_it_is = (*_AS_IT_IS, "-p") if words[0] in _AS_IT_IS else _AS_IT_IS
+        command = [*dropwhile(lambda word: word in as_it_is or _ASSIGNED.match(word), words)]
         if command and command[0].startswith("-") and words[0] in _AS_IT_IS:
             command = words
-        name = command[0].lstrip("\\") if command else ""
+        name = re.sub(r"[\\'\"]", "", command[0]) if command else ""
         if not command:
             for word in filter(_ASSIGNED.match, words):
                 self._assign(word)
@@ -381,6 +384,8 @@ class _Script:
         """Return the value of `$X`, `${X}` or `${X:-default}`; of anything else nothing is known."""
         variable = _VARIABLE.match(part)
         if variable is None:
+            if part.startswith("$((") and _ASSIGNING.search(part):
+                self._loose.update(re.findall(r"[A-Za-z_]\w*", part))
             return None
         name, inner, sign, default = variable.groups()
         value = self._value(name or inner, ())

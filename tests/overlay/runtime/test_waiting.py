@@ -9,7 +9,9 @@ import runpy
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from typing import Any
 
@@ -285,13 +287,26 @@ def test_a_glob_that_names_opt_in_patches_alone_is_refused_at_once(armed: Armed)
 
 def test_a_fork_while_another_thread_opens_the_session_waits_again(armed: Armed) -> None:
     """Of the parent the child has no thread but the one that forked."""
-    engine, seen = armed.engine, []
+    engine, opened, forked = armed.engine, threading.Event(), threading.Event()
 
     def opening(*_given: Any) -> None:
-        engine.note_fork()  # as the child does
-        del vars(engine)["_open"]
-        seen.append((engine.enabled, core().scale(1)))
+        opened.set()
+        forked.wait(60)
 
     vars(engine)["_open"] = opening
-    engine._waiting.wake()  # type: ignore[union-attr]
-    assert seen == [(True, 200)]
+    thread = threading.Thread(target=engine._waiting.wake)  # type: ignore[union-attr]
+    thread.start()
+    assert opened.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of just this
+        child = os.fork()
+    if not child:
+        status = 1
+        with suppress(BaseException):
+            engine.note_fork()
+            del vars(engine)["_open"]
+            status = 0 if engine.enabled and core().scale(1) == 200 else 2
+        os._exit(status)
+    forked.set()
+    thread.join(60)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

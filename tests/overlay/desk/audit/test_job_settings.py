@@ -152,6 +152,10 @@ def said(found: JobSettings, *when: Condition) -> Answer:
         (': "${N:=4}"\nx --fast --ranks ${N:-1}', "met", "ranks is 4"),
         ("if y; then : ${N:=4}; fi\nx --fast --ranks ${N:-1}", "untold", "ranks is ${N:-1}"),
         ("time N=2\nx --fast --ranks $N", "met", "ranks is 2"),
+        ("N=1\ntime -p N=2\nx --fast --ranks $N", "met", "ranks is 2"),
+        ("N=1\n\"export\" N=2\nx --fast --ranks $N", "met", "ranks is 2"),
+        ("N=1\n: $((N=2))\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=2\n: $((N * 8 == 16))\nx --fast --ranks $N", "met", "ranks is 2"),
         # Left open by a template.
         ("x --fast --ranks {{other}}", "untold", "ranks is {{other}} in the file"),
         ("x --fast --ranks @OTHER@", "untold", "ranks is @OTHER@ in the file"),
