@@ -153,7 +153,7 @@ def said(found: JobSettings, *when: Condition) -> Answer:
         ("if y; then : ${N:=4}; fi\nx --fast --ranks ${N:-1}", "untold", "ranks is ${N:-1}"),
         ("time N=2\nx --fast --ranks $N", "met", "ranks is 2"),
         ("N=1\ntime -p N=2\nx --fast --ranks $N", "met", "ranks is 2"),
-        ("N=1\n\"export\" N=2\nx --fast --ranks $N", "met", "ranks is 2"),
+        ('N=1\n"export" N=2\nx --fast --ranks $N', "met", "ranks is 2"),
         ("N=1\n: $((N=2))\nx --fast --ranks $N", "untold", "ranks is $N"),
         ("N=2\n: $((N * 8 == 16))\nx --fast --ranks $N", "met", "ranks is 2"),
         # Left open by a template.
