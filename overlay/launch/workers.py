@@ -24,6 +24,7 @@ import sys
 from overlay import log
 from overlay.errors import WorkersError
 from overlay.model import settings
+from overlay.model.rank import note_driver
 from overlay.runtime.finder import WatchingFinder
 from overlay.runtime.job_log import DRIVER
 from overlay.runtime.process import here
@@ -225,7 +226,10 @@ class RayJobs(Interception):
         config = sys.modules["ray.job_config"].JobConfig() if config is None else config
         namespace = given.get("namespace") or getattr(config, "ray_namespace", "")
         env = config.runtime_env or {}
-        armed = self._armed(env, drives=not str(namespace or "").startswith(_RAYS_OWN))
+        drives = not str(namespace or "").startswith(_RAYS_OWN)
+        if drives:
+            note_driver()
+        armed = self._armed(env, drives=drives)
         if armed is env:
             return config
         made = copy(config)

@@ -13,16 +13,26 @@ _RANKS = ("RANK", "LOCAL_RANK")
 _TASK = "SLURM_PROCID"
 #: The script that every worker of Ray runs.
 _WORKER = "default_worker.py"
+_drives = False
+
+
+def note_driver() -> None:
+    """Note that this process drives a job of Ray's: RANK is that of its pod, unless LOCAL_RANK is set too."""
+    global _drives  # noqa: PLW0603 -- of the process
+    _drives = True
 
 
 def rank() -> int | None:
     """Return the rank of this process, `None` if no launcher has set one.
 
-    A worker of Ray inherits the variables of the pod or Slurm task that started its node, and is neither.
+    A worker of Ray inherits the variables of the pod or Slurm task that started its node, and is neither. Nor
+    is the driver of its job.
     """
     names: tuple[str, ...] = (*_RANKS, _TASK)
     if is_worker():
         names = () if _is_of_node() else _RANKS
+    elif _drives and "LOCAL_RANK" not in os.environ:
+        names = ()
     said = (number(name) for name in names)
     return next((one for one in said if one is not None), None)
 

@@ -17,6 +17,7 @@ from worksite import PATCHED, PLAIN, Venv
 
 from overlay.errors import WorkersError
 from overlay.launch import startup, workers
+from overlay.model.rank import rank
 from overlay.runtime.job_log import JobLog
 
 PATCH = "acme/fakeup.scale"
@@ -247,6 +248,7 @@ class FakeRay:
             monkeypatch.delenv(name)
         monkeypatch.setattr(workers, "here", lambda: self)
         monkeypatch.setattr(startup, "started", True)
+        monkeypatch.setattr("overlay.model.rank._drives", False)
         self.jobs = workers.RayJobs()
 
     def asked(self) -> dict[str, str]:
@@ -294,6 +296,19 @@ def test_settings_are_copied_and_nothing_else_is_touched(fake: FakeRay) -> None:
     assert fake.worker.connect is original
     ours("node", mode=0, job_config=config)  # somebody has kept it
     assert fake.sent[-1] is config
+
+
+@pytest.mark.parametrize(
+    ("namespace", "mode", "want"), [("mine", 0, None), ("_ray_internal_x", 0, 2), (None, 1, 2)]
+)
+def test_only_the_driver_of_a_users_job_is_no_rank(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch, namespace: str | None, mode: int, want: int | None
+) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    fake.jobs.watch()
+    fake.worker.connect("node", mode=mode, job_config=JobConfig(None), namespace=namespace)
+    assert rank() == want
 
 
 def test_rays_own_agent_speaks_for_no_job(fake: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from overlay.model.rank import is_first, rank, rank_and_host
+from overlay.model.rank import is_first, note_driver, rank, rank_and_host
 
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
@@ -65,6 +65,18 @@ def test_a_worker_of_ray_is_not_the_pod_of_its_node(
     command = [sys.executable, "-c", node, sys.executable, str(worker), repr(own)]
     done = subprocess.run(command, env=pod, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == str(want)
+
+
+@pytest.mark.parametrize(("own", "want"), [({}, None), ({"LOCAL_RANK": "1"}, 3)])
+def test_a_driver_of_ray_is_not_its_pod(
+    clean: pytest.MonkeyPatch, own: dict[str, str], want: int | None
+) -> None:
+    clean.setattr("overlay.model.rank._drives", False)
+    for name, value in {"RANK": "3", **own}.items():
+        clean.setenv(name, value)
+    assert rank() == 3
+    note_driver()
+    assert rank() == want
 
 
 def test_a_place_is_one_word_with_a_digit(clean: pytest.MonkeyPatch) -> None:
