@@ -17,7 +17,7 @@ from worksite import PATCHED, PLAIN, Venv
 
 from overlay.errors import WorkersError
 from overlay.launch import startup, workers
-from overlay.model.rank import rank
+from overlay.model import rank as ranks
 from overlay.runtime.job_log import JobLog
 
 PATCH = "acme/fakeup.scale"
@@ -308,7 +308,7 @@ def test_only_the_driver_of_a_users_job_is_no_rank(
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     fake.jobs.watch()
     fake.worker.connect("node", mode=mode, job_config=JobConfig(None), namespace=namespace)
-    assert rank() == want
+    assert ranks.rank() == want
 
 
 def test_rays_own_agent_speaks_for_no_job(fake: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
