@@ -1,11 +1,15 @@
-"""What is known to be wrong in miles, and fixed by a patch."""
+"""What is known to be wrong in miles, with a patch or without."""
 
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.defect import above, among, beyond, switched
+from overlay.defect import above, among, beyond, other, switched
 from overlay.patches._defects._short_forms import all_of, by_harm
 
+_RETURNS = tuple(
+    f"miles.{module}:get_reinforce_plus_plus_returns"
+    for module in ("utils.ppo_utils", "backends.training_utils.loss_hub.math_utils")
+)
 _WHITENED = (switched("normalize_advantages"), above("context_parallel_size", 1))
 
 _silent, _hang, _oom, _crash, _slow = by_harm(MILES)
@@ -55,5 +59,18 @@ DEFECTS = (
         ),
         patch="miles.whiten-over-cp",
         only=("0.0.2",),
+    ),
+    _silent(
+        id="miles.masked-kl-in-returns",
+        summary="REINFORCE++ subtracts the KL of tokens outside the loss from all returns before them.",
+        met="--advantage-estimator reinforce_plus_plus with --kl-coef, and masked tokens in responses.",
+        when=all_of(
+            among("advantage_estimator", "reinforce_plus_plus"),
+            other("kl_coef", 0),
+            beyond("some token of a response is masked"),
+        ),
+        sites=_RETURNS,
+        upstream=("THUDM/slime#1372",),
+        way_out="--kl-coef 0, with --use-kl-loss if the policy is to stay near the reference",
     ),
 )

@@ -13,6 +13,7 @@ _ADVANTAGES = "slime.backends.megatron_utils.loss:compute_advantages_and_returns
 _TRAIN = "slime.backends.megatron_utils.model:train"
 _REWARD = "slime.rollout.on_policy_distillation:reward_func"
 _LOG = "slime.backends.megatron_utils.data:log_rollout_data"
+_RETURNS = "slime.utils.ppo_utils:get_reinforce_plus_plus_returns"
 
 _silent, _hang, _oom, _crash, _slow = by_harm(SLIME)
 
@@ -57,6 +58,22 @@ DEFECTS = (
         way_out="for a model with that template --loss-mask-type qwen3_5, from 0.2.4 on, or before "
         "--loss-mask-type qwen3 with slime.tool-turn-mask; 0.1.0 has neither",
         tried="tests/real/test_advice.py::test_slimes_other_masks_keep_the_results_of_tools_in_one_turn",
+    ),
+    _silent(
+        id="slime.masked-kl-in-returns",
+        summary="REINFORCE++ subtracts the KL of tokens outside the loss from all returns before them.",
+        met="--advantage-estimator reinforce_plus_plus with --kl-coef, and masked tokens in responses.",
+        when=all_of(
+            among("advantage_estimator", "reinforce_plus_plus"),
+            other("kl_coef", 0),
+            beyond("some token of a response is masked"),
+        ),
+        sites=(_RETURNS,),
+        upstream=("THUDM/slime#1372",),
+        fixed="0.2.2",
+        shown="tests/real/test_advice.py::test_without_kl_masked_tokens_leave_returns_alone",
+        way_out="--kl-coef 0, with --use-kl-loss if the policy is to stay near the reference",
+        tried="tests/real/test_advice.py::test_without_kl_masked_tokens_leave_returns_alone",
     ),
     _silent(
         id="slime.kl-metric-overwritten",

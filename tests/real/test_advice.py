@@ -176,6 +176,41 @@ def test_without_correct_samples_slime_reports_a_ranks_own(said: Said) -> None:
     assert found["off"]["told"]["log_probs"] < 0
 
 
+MASKED_KL = """
+import json, sys
+from overlay.compat.contracts import megatron_parts as parts
+from overlay.compat.slime_on_cpu import imported
+import torch
+
+@parts.on_one_rank
+def found(seed):
+    module = imported("slime.utils.ppo_utils")
+    draw = torch.Generator().manual_seed(int(seed))
+    mask = torch.tensor([1.0, 1, 0, 0, 1, 1])  # the result of a tool, between two turns
+    own = torch.rand(6, generator=draw)
+    errors = []
+    for coefficient in (0.1, 0.0):
+        given = coefficient * own  # the penalty
+        (returns,) = module.get_reinforce_plus_plus_returns(
+            rewards=torch.ones(1), kl=[own], loss_masks=[mask], response_lengths=[6], total_lengths=[8],
+            kl_coef=coefficient, gamma=1.0,
+        )
+        right = 1 - (given * mask).flip(0).cumsum(0).flip(0)
+        errors.append([float((returns - right)[at].abs().max()) for at in (slice(0, 4), slice(4, 6))])
+    return {"errors": errors, "masked": 0.1 * float(own[2:4].sum())}
+
+print(json.dumps(found(sys.argv[1])))
+"""
+
+
+@having("slime.masked-kl-in-returns")
+def test_without_kl_masked_tokens_leave_returns_alone(said: Said) -> None:
+    found = said(MASKED_KL)
+    (before, behind), *without = found["errors"]
+    assert before == pytest.approx(found["masked"], abs=1e-6), SEED
+    assert max(behind, *without[0]) < 1e-6, SEED
+
+
 HEADS = """
 import functools, json, sys
 from overlay.compat.contracts import megatron_parts as parts
