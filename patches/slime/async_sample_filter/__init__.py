@@ -11,13 +11,17 @@ _GENERATE = "slime.rollout.fully_async_rollout:generate_rollout_fully_async"
 EFFECT = effect(__name__, "rollout", did="filtered the samples of", always=True)
 
 
-def make_generate(original: Any, _module: Any) -> Any:
-    """Let the user's filter see the groups of a rollout, as slime's other rollouts do."""
+def make_generate(original: Any, module: Any) -> Any:
+    """Let the user's filter see the groups of a rollout, as slime's other rollouts do.
+
+    A user's rollout function that calls this one may apply the filter itself.
+    """
+    own = f"{module.__name__}.{original.__name__}"
 
     @wraps(original)
     def generate_rollout_fully_async(args: Any, *given: Any, **named: Any) -> Any:
         groups = original(args, *given, **named)  # or it raises: of evaluation it knows nothing
-        if args.rollout_sample_filter_path is not None:
+        if args.rollout_sample_filter_path is not None and args.rollout_function_path == own:
             from slime.utils.misc import load_function
 
             load_function(args.rollout_sample_filter_path)(args, groups)

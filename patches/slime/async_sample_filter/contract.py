@@ -27,9 +27,12 @@ def wrong(seed: str) -> str:
             sample.remove_sample = sample.reward < 0
 
     users.by_reward = by_reward
-    for path in ("users_filter.by_reward", None):
+    own = f"{module.__name__}.generate_rollout_fully_async"
+    # A user's function that calls slime's may apply the filter itself.
+    for path, by in (("users_filter.by_reward", own), (None, own), ("users_filter.by_reward", "users.own")):
         args = SimpleNamespace(rollout_global_dataset=True, rollout_batch_size=batch)
-        args.rollout_sample_filter_path = path
+        args.rollout_sample_filter_path, args.rollout_function_path = path, by
+        filtered = path is not None and by == own
         worker = module.AsyncRolloutWorker(args, None, concurrency=4)
         module._get_global_worker = lambda *_, worker=worker: worker
         for turn in range(2):
@@ -46,11 +49,9 @@ def wrong(seed: str) -> str:
                 return f"groups {numbers} come as {[group[0].index for group in groups]}"
             samples = [sample for group in groups for sample in group]
             removed = [sample.remove_sample for sample in samples]
-            if removed != [path is not None and sample.reward < 0 for sample in samples]:
-                return (
-                    f"with the filter {path}, of rewards {[s.reward for s in samples]} it removes {removed}"
-                )
-            if calls != ([(args, sorted(numbers))] if path else []):
+            if removed != [filtered and sample.reward < 0 for sample in samples]:
+                return f"{path} under {by}: of rewards {[s.reward for s in samples]} it removes {removed}"
+            if calls != ([(args, sorted(numbers))] if filtered else []):
                 return f"the filter was called with {calls}"
     try:
         module.generate_rollout_fully_async(args, 0, None, evaluation=True)

@@ -40,12 +40,13 @@ def make_train_actor(original: Any, module: Any) -> Any:
         if needed or any(rollout_data.get(name) for name in _SOURCES):
             return module.compute_advantages_and_returns(args, rollout_data)
         EFFECT.changed += 1
-        rollout_data["values"] = masks(rollout_data)
+        lengths = rollout_data["values"] = masks(rollout_data)
         try:
             return module.compute_advantages_and_returns(args, rollout_data)
         finally:
-            # On a stage before the last, slime does not look at them.
-            rollout_data.pop("values", None)
+            # On a stage before the last, slime does not look at them. A user's function may leave its own.
+            if rollout_data.get("values") is lengths:
+                del rollout_data["values"]
 
     def train_actor(*given: Any, **named: Any) -> Any:
         own = rebound(original, module, compute_advantages_and_returns=compute_advantages_and_returns)

@@ -7,6 +7,15 @@ from unittest.mock import MagicMock
 from overlay.compat.contracts.slime import contract, on_megatron
 
 
+def own_values(_args: Any, rollout_data: Any) -> None:
+    """Stand for a user's function of advantages that leaves values for a loss of the user's."""
+    import torch
+
+    sizes = zip(rollout_data["response_lengths"], rollout_data["rewards"], strict=True)
+    rollout_data["advantages"] = [torch.full((count,), reward) for count, reward in sizes]
+    rollout_data["returns"] = rollout_data["values"] = rollout_data["advantages"]
+
+
 @on_megatron("actor")
 def wrong(seed: str, actor: Any) -> str:
     """Return what becomes of a rollout that one step is made of, empty if it is trained on rightly."""
@@ -22,8 +31,10 @@ def wrong(seed: str, actor: Any) -> str:
     draw = random.Random(seed)
     counts = [draw.randint(1, 9) for _ in range(4)]
     rewards = [draw.gauss(0, 1) for _ in counts]
-    for estimator in ("grpo", "reinforce_plus_plus_baseline"):
+    own_path = f"{__name__}.{own_values.__name__}"
+    for estimator, path in (("grpo", None), ("reinforce_plus_plus_baseline", None), ("grpo", own_path)):
         args = MagicMock(**{**vars(ARGUMENTS), "normalize_advantages": False})
+        args.custom_advantage_function_path = path
         args.advantage_estimator, args.loss_type = estimator, "policy_loss"
         args.save_debug_train_data = None
         for name in ("keep_old_actor", "use_critic", "get_mismatch_metrics", "use_routing_replay"):
@@ -43,12 +54,14 @@ def wrong(seed: str, actor: Any) -> str:
             actor.MegatronTrainRayActor.train_actor(own, 0, data)
         except TypeError as error:
             return f"{estimator}: {error}"
-        if made_up := {"values", "rollout_log_probs"} & set(data):
+        if made_up := {"values", "rollout_log_probs"} & set(data) - ({"values"} if path else set()):
             return f"{estimator}: the step is handed {sorted(made_up)}"
         wanted = [torch.full((count,), reward) for count, reward in zip(counts, rewards, strict=True)]
         found = data["advantages"]
         if not all(torch.equal(one, two) for one, two in zip(found, wanted, strict=True)):
             return f"{estimator}: advantages are {found} and not {wanted}"
+        if path and data.get("values") is not found:
+            return "the values that a user's function left are gone"
     return ""
 
 

@@ -34,9 +34,8 @@ def make_generate(original: Any, module: Any) -> Any:
     @wraps(original)
     async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
         called = getattr(sample, "generate_function_path", None) or args.custom_generate_function_path or own
-        # Fully asynchronous rollouts resume what was aborted, whatever --partial-rollout says.
-        resumed = args.partial_rollout or sample.status == module.Sample.Status.ABORTED
-        if resumed and called == own:
+        # What slime resumes was aborted. A user's rollout function that asks turn by turn has its own budget.
+        if sample.status == module.Sample.Status.ABORTED and called == own:
             sampling_params = left(sample, sampling_params)
         return await original(args, sample, sampling_params)
 
@@ -50,7 +49,8 @@ PATCH = Patch(
     "Fully asynchronous rollouts resume what a weight update aborts, with or without that option. "
     "slime 0.3 asks for --rollout-max-response-len new tokens each time, so a response resumed twice may be "
     "three times as long as allowed, and still has to fit into a micro-batch. With the patch it gets what it "
-    "has left, and ends as truncated if that is nothing. A user's generate function gets what it asks for.",
+    "has left, and ends as truncated if that is nothing. A user's generate or rollout function gets what it "
+    "asks for, unless the response was aborted.",
     changes=("numbers", "memory"),
     met="--partial-rollout or fully asynchronous rollouts, with slime's own generate function, or its "
     "streaming one.",

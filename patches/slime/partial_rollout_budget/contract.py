@@ -109,7 +109,7 @@ def alike(seed: str) -> str:
     ]
     cases += [(path, 0, 100, partial, False) for path in paths for partial in (True, False)]
     # A rollout function of one's own that asks slime's for each turn: nothing was aborted.
-    cases += [(path, used, 100, False, False) for path in paths]
+    cases += [(path, used, 100, partial, False) for path in paths for partial in (True, False)]
     return as_without(
         lambda: [_asked(module, *case[:3], partial=case[3], resumed=case[4]) for case in cases]
     )()
