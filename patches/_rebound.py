@@ -5,6 +5,8 @@ For what cannot be replaced where it stands: it is compiled or a class, or other
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +23,8 @@ def rebound(function: Callable[..., Any], module: ModuleType, **names: Any) -> C
     def call(*given: Any, **named: Any) -> Any:
         made = FunctionType(told.__code__, {**vars(module), **names}, told.__name__, told.__defaults__)
         made.__kwdefaults__ = told.__kwdefaults__
-        return made(*given, **named)
+        # A compiler would take the function's names for those of its module, which it reads by itself.
+        dynamo: Any = sys.modules.get("torch._dynamo")
+        return (made if dynamo is None else dynamo.disable(made))(*given, **named)
 
     return call
