@@ -19,6 +19,7 @@ from overlay.launch.interpreter import (
     Interpreter,
     behind_starters,
     command_of_ranks,
+    in_script,
     interpreter_of,
     is_python,
     of_shell,
@@ -189,15 +190,21 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
         program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
         return [f"overlay cannot tell which Python {program} starts. {_UNTOLD}"] if there else []
+    more, activates = in_script(behind, path)
+    # A script may start `python` or `python3`.
+    may_start = {one.path: one for one in of_shell(shell, environ)} | more
     unpatched: dict[str, tuple[str, str]] = {}
-    for interpreter in of_shell(shell, environ):  # a script may start `python` or `python3`
+    for name, interpreter in may_start.items():
         _, reason, answer = _asked(interpreter.replace(behind=env), environ)
         if reason:
-            name = os.path.basename(interpreter.path)
             unpatched.setdefault(answer.prefix if answer else name, (name, reason))
     names = " and ".join(f"`{name}`" for name, _ in unpatched.values())
-    what = f"{command[0]} may start any Python, and {names} on the PATH would run without patches"
-    return [f"{what}: {reason}" for _, reason in unpatched.values()]
+    what = f"{command[0]} may start any Python, and {names} would run without patches"
+    unsure = [f"{what}: {reason}" for _, reason in unpatched.values()]
+    if activates:
+        which_one = f"which Python {command[0]} starts, as it activates an environment"
+        unsure.append(f"overlay cannot tell {which_one}. {_UNTOLD}")
+    return unsure
 
 
 def _check(environ: dict[str, str]) -> None:

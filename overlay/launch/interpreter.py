@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,11 +19,23 @@ STARTERS = (
 )  # fmt: skip
 #: Words before that command which are also names of programs.
 _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
-#: Programs that can start ranks without Python.
-_LAUNCHERS = ("accelerate", "deepspeed", "torchrun")
+#: Programs of Python that start a job's processes, by default in their own Python.
+_LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
+#: Programs of Python that start a command in another environment or on another machine; of Ray, commands.
+_ELSEWHERE = ("conda", "dstack", "hatch", "mamba", "nox", "pdm", "pipenv", "poetry", "sky", "torchx", "tox")
+_RAY_ELSEWHERE = ("exec", "submit", "up")
+#: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.
+_HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile")
+#: What makes a script start the Python of another environment, with the folder of that if it says so.
+_ACTIVATED = re.compile(
+    r"""(?:^|[\s;&|(])(?:(?:source|\.)\s+["']?([^\s"';&|]*)/bin/activate\b|(?:conda|mamba|source|\.)\s+activate\b)""",
+    re.MULTILINE,
+)
 #: Shells without `"$@"`.
 _OTHER_SHELLS = ("csh", "fish", "tcsh")
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
+#: The most characters of a script.
+_MOST_TEXT = 1 << 20
 #: As what a script starts Python.
 _NAMES = ("python", "python3")
 
@@ -43,13 +56,24 @@ class Interpreter(Record):
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
     words, env = behind_starters(words, path)
-    command = _runner(words, path)
+    command = () if _starts_elsewhere(words) else _runner(words, path)
     program = which(command[0], path=path) if command and is_python(command[0]) else None
     if program is None:
         return None
     # `env` may set another PATH: it is to find a bare name itself.
     bare = env and not os.path.dirname(command[0])
     return Interpreter(path=command[0] if bare else program, options=_options(command[1:]), behind=env)
+
+
+def _starts_elsewhere(words: Sequence[str]) -> bool:
+    """Return whether a launcher starts its command in another environment or on other machines."""
+    name = os.path.basename(words[0]) if words else ""
+    own = takewhile(lambda word: not word.endswith(".py"), words[1:])
+    told = {word.partition("=")[0] for word in own}
+    if name == "deepspeed" and os.path.exists("/job/hostfile"):  # its default
+        told.add("--hostfile")
+    hosts = name in ("accelerate", "deepspeed") and not told.isdisjoint(_HOSTS) and "--no_ssh" not in told
+    return hosts or name in _ELSEWHERE or (name == "ray" and words[1:2] != [] and words[1] in _RAY_ELSEWHERE)
 
 
 def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
@@ -140,6 +164,26 @@ def of_shell(shell: Sequence[str], environ: Mapping[str, str]) -> Iterable[Inter
         values = [*islice(rest, letters.lower().count("o") + (word in ("--rcfile", "--init-file")))]
         command += [option, *values] if len(option) > 1 else []
     return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in _NAMES]
+
+
+def in_script(words: Sequence[str], path: str | None) -> tuple[dict[str, Interpreter], bool]:
+    """Return the Pythons of launchers that the text of a shell's command names, and of what it activates.
+
+    With them comes whether it activates an environment that cannot be told. What it starts is not read.
+    """
+    texts = [*words]
+    for word in words:
+        with suppress(OSError, ValueError), open(which(word, path=path) or word, encoding="utf-8") as file:
+            texts.append(re.sub(r"(?m)^\s*#.*$", "", file.read(_MOST_TEXT)))
+    text = "\n".join([*texts, ""])
+    named = [name for name in _LAUNCHERS if re.search(rf"(?<![\w./-]){name}\s", text)]
+    found = {name: one for name in named if (one := interpreter_of([name], path))}
+    places = {match[1] for match in _ACTIVATED.finditer(text)}
+    there = {place for place in places if place and os.path.exists(os.path.join(place, "bin/activate"))}
+    for program in (os.path.join(place, "bin/python") for place in sorted(there)):
+        found[program] = Interpreter(path=program)
+    # One that is not there fails the script.
+    return found, any(not re.fullmatch(r"/[^$`]*", place or "") for place in places - there)
 
 
 def _first_line(program: str) -> list[str]:

@@ -182,7 +182,7 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
     for name, environ in (("python", other.on_path()), ("python3", {"PATH": f"{tmp_path}:{path}"})):
         done = run(worksite, "sh", "-c", "echo ran", **environ)
         assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 1)
-        said = f"sh may start any Python, and `{name}` on the PATH would run without patches: "
+        said = f"sh may start any Python, and `{name}` would run without patches: "
         assert done.stderr.startswith(f"overlay: the command is started anyway: {said}")
         for held in (["--strict"], ["--pin", file]):
             why = refused(worksite, *held, "sh", "-c", "echo ran", **environ)
@@ -199,7 +199,7 @@ def test_of_a_shell_that_torchrun_starts_each_python_is_asked(
         words = [launcher, no_python, *command]
         assert run(worksite, "--strict", *words).stderr == ""
         said = refused(worksite, "--strict", *words, **other.on_path())
-        assert "may start any Python, and `python` on the PATH would run without patches: " in said
+        assert "may start any Python, and `python` would run without patches: " in said
 
 
 def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither_strict_nor_pinned(
@@ -224,6 +224,61 @@ def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither
     words = [launcher, str(worksite.python), "-m", "overlay", "run", "--strict", "python", *RAN]
     done = worksite.run("-c", f"import os; os.execv({launcher!r}, {words!r})", **worksite.on_path())
     assert (done.stdout, done.stderr) == ("ran\n", "")
+
+
+def test_the_launchers_of_a_script_are_asked_and_the_environments_that_it_activates(
+    worksite: Venv, other: Venv, tmp_path: Path
+) -> None:
+    bins = tmp_path / "bin"
+    bins.mkdir()
+    # As in a virtual environment on top of an image, which has Python, and the launchers of the image.
+    for name in ("accelerate", "ray"):
+        program(bins / name, f"#!{other.python}\n")
+    path = f"{worksite.on_path()['PATH']}:{bins}"
+    for venv in (worksite, other):
+        (venv.folder / "bin/activate").write_text("")
+    script = tmp_path / "run.sh"
+
+    def said(text: str) -> str:
+        script.write_text(f"{text}\necho ran\n")
+        done = run(worksite, "--strict", "bash", str(script), PATH=path, NAME=str(other.folder))
+        assert (done.returncode, done.stdout) in ((0, "ran\n"), (1, "")), done.stderr
+        assert bool(done.stderr) == (done.returncode == 1)
+        return done.stderr
+
+    for healthy in ("", "# ray start", ": x/accelerate my-ray", f". {worksite.folder}/bin/activate"):
+        assert said(healthy) == ""
+    assert said("false && . /not/there/bin/activate") == ""
+    launched = said("true || accelerate launch x.py")
+    assert f"`accelerate` would run without patches: {other.python} is a different Python" in launched
+    assert f"{other.python} is a different Python" in said(f'source "{other.folder}/bin/activate"')
+    for unknown in (". $NAME/bin/activate", "true || conda activate x", "true || source ~/x/bin/activate"):
+        assert "cannot tell which Python bash starts, as it activates an environment" in said(unknown)
+
+
+@pytest.mark.parametrize(
+    ("words", "elsewhere"),
+    [
+        ("conda run -n x python", True),
+        ("sky launch job.yaml", True),
+        ("ray exec cluster.yaml", True),
+        ("ray job submit", False),
+        ("deepspeed --hostfile=hosts x.py", True),
+        ("nohup deepspeed -H hosts x.py", True),
+        ("deepspeed --hostfile hosts --no_ssh x.py", False),
+        ("deepspeed x.py", False),
+        ("deepspeed x.py -H", False),
+    ],
+)
+def test_a_launcher_that_is_a_python_of_ours_may_start_the_job_elsewhere(
+    words: str, elsewhere: bool, worksite: Venv, tmp_path: Path
+) -> None:
+    name = next(word for word in words.split() if word != "nohup")
+    program(tmp_path / name, f"#!{worksite.python}\nprint('ran')\n")
+    path = f"{tmp_path}:{worksite.on_path()['PATH']}"
+    done = run(worksite, "--strict", *words.split(), PATH=path)
+    assert done.stdout == ("" if elsewhere else "ran\n"), done.stderr
+    assert (f"overlay cannot tell which Python {name} starts" in done.stderr) == elsewhere
 
 
 def test_a_launcher_of_this_machine_hands_on_the_path(worksite: Venv, other: Venv, tmp_path: Path) -> None:
@@ -262,7 +317,7 @@ def test_a_shell_is_asked_for_what_it_finds_after_its_start(
     for text in (paths[other], paths[worksite] + function, paths[worksite] + alias):
         profile.write_text(text)
         said = refused(worksite, "--strict", *words, **environ)
-        assert "and `python` on the PATH would run without patches: " in said
+        assert "and `python` would run without patches: " in said
         assert f"{other.folder}/bin/python is a different Python, without overlay" in said
     profile.write_text(f"{paths[worksite]}unset OVERLAY\n")
     assert "python does not get the variables OVERLAY...: see what " in refused(
@@ -323,7 +378,7 @@ def test_a_python_among_the_words_of_a_launcher_is_asked_too(worksite: Venv, oth
             assert f"{other.python} is a different Python" in refused(worksite, *command)
         assert run(worksite, "--strict", launcher, *words, "python", "x.py").stdout == "ran\n"
     said = refused(worksite, "--strict", launcher, "--no_python", "sh", script, **other.on_path())
-    assert "may start any Python, and `python` on the PATH would run without patches: " in said
+    assert "may start any Python, and `python` would run without patches: " in said
 
 
 def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:
