@@ -13,6 +13,7 @@ from overlay.errors import OverlayError, PatchError
 from overlay.ledger import Status
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
+from overlay.model.text import counted
 from overlay.records import run
 from overlay.runtime.finder import FirstFinder, runs_one_of, space_of_main
 from overlay.runtime.job_log import JobLog, introduction
@@ -274,6 +275,9 @@ class Engine:
                 session.close()
                 self._past = {**self._past, **session.entries}
                 self._opened = None
+                out = sum(entry.state == "reverted" for entry in session.entries.values())
+                if out and self._speaks:
+                    log.of_job(f"disabled: {counted(out, 'patch')} taken out")
             atexit.unregister(self._at_exit)
 
     def plan(self, patches: Asked = None, site: Where = None) -> Plan:
@@ -423,7 +427,7 @@ class Engine:
             companions=session.chosen.companions if session is not None else (),
             patches=patches,
             pinned=session.pinned if session is not None else "",
-            half_patched=half_patched(patches),
+            half_patched=half_patched(patches if session is not None else ()),
             met=self.met,
         )
 

@@ -108,7 +108,7 @@ class Session:
             for entry in reversed(self.entries.values()):
                 entry.revert()
                 if entry.state not in ENDED:
-                    entry.state = "reverted"
+                    entry.state = "reverted" if entry.was_in_place else entry.state
                     entry.reason = "" if entry.was_in_place else "was never in place"
 
     def status(self, *, wait: bool = True) -> tuple[PatchStatus, ...]:

@@ -154,6 +154,14 @@ def test_the_first_rank_says_what_was_changed(
     assert run(program, *words, RANK=rank) == ([f"overlay: {line}"] if line else [])
 
 
+@pytest.mark.parametrize(("words", "rank", "count"), [("12", "0", 1), ("12", "1", 0), ("unused", "0", 0)])
+def test_the_first_rank_says_that_patches_were_taken_out(
+    program: Path, words: str, rank: str, count: int
+) -> None:
+    _, said = start(program, words, "overlay.disable()", RANK=rank).communicate(timeout=60)
+    assert said.splitlines().count("overlay: disabled: 1 patch taken out") == count
+
+
 def test_what_was_taken_out_stays_in_the_ledger(program: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "job")
     run(

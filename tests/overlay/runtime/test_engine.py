@@ -113,7 +113,7 @@ def test_many_times_is_once(upstream: Upstream, engines: Engines, capsys: pytest
 def test_what_was_disabled_before_its_import_was_never_in_place(upstream: Upstream, enabled: Engines) -> None:
     engine = enabled(upstream.patch())
     engine.disable()
-    assert [(one.state, one.reason) for one in engine.status().patches] == [("reverted", "was never in place")]
+    assert [(one.state, one.reason) for one in engine.status().patches] == [("waiting", "was never in place")]
 
 
 def test_enabling_again_with_other_settings_is_an_error(upstream: Upstream, engines: Engines) -> None:
