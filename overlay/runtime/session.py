@@ -39,8 +39,8 @@ PATIENCE = 10.0
 _QUIET = ("not-installed", "not-needed")
 #: Why a module that runs as `__main__` is not patched: its runner compiles it, or keeps it off `sys.modules`.
 _BY_OTHERS = (
-    "run as __main__ by something that overlay cannot follow (such as a profiler or debugger): start it "
-    "without that, or call overlay.enable() in the script, after its definitions"
+    "run as __main__ by something that overlay cannot follow (like a profiler, debugger or runpy.run_module "
+    "without alter_sys=True): start it without that, or call overlay.enable() below its definitions"
 )
 
 
