@@ -103,7 +103,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
         given = read_settings(arguments.settings, tree)
     plan = engine.plan_each(tree) if arguments.patches is None else engine.plan(arguments.patches, tree)
     audit = make_audit(engine, plan, tree, given, arguments.harm or ())
-    if arguments.explain:
+    if arguments.explain is not None:
         return _explain_defect(engine, audit, arguments)
     show(arguments, audit.to_dict(), lambda: screen(audit))
     _remark(tree, engine.known().values())

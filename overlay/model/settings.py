@@ -166,7 +166,7 @@ def _expanded(path: str) -> str:
 def absolute_paths(environ: Environ = os.environ) -> dict[str, str]:
     """Return the variables of an environment that hold a path, each as an absolute path."""
     paths = {"OVERLAY_PIN": pin(environ), "OVERLAY_TRUST": trust(environ)}
-    paths["OVERLAY_LEDGER_DIR"] = _expanded(environ.get("OVERLAY_LEDGER_DIR", ""))
+    paths["OVERLAY_LEDGER_DIR"] = _expanded(environ.get("OVERLAY_LEDGER_DIR", "").strip())
     return {
         name: os.path.abspath(path)
         for name, path in paths.items()

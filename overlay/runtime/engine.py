@@ -13,6 +13,7 @@ from overlay.errors import OverlayError, PatchError
 from overlay.ledger import Status
 from overlay.model import settings
 from overlay.model.record import TYPE_CHECKING
+from overlay.model.text import counted
 from overlay.records import run
 from overlay.runtime.finder import FirstFinder, runs_one_of, space_of_main
 from overlay.runtime.job_log import JobLog, introduction
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
     from overlay.records.agreement import Account, Statement
     from overlay.records.lock import Lock
+    from overlay.runtime.entry import Entry
     from overlay.runtime.session import Session
     from overlay.source.decide import Installed
     from overlay.source.source import Tree
@@ -97,7 +99,8 @@ class Engine:
         self._waiting: FirstFinder | None = None
         #: The same while it opens the session.
         self._woken: FirstFinder | None = None
-        self._last: tuple[PatchStatus, ...] = ()
+        #: What became of the patches of sessions that are closed.
+        self._past: dict[str, Entry] = {}
         #: The known defects that the job of this process meets.
         self.met: tuple[Met, ...] = ()
         #: Says in the job's log what this process is run with, and what is in place.
@@ -270,8 +273,11 @@ class Engine:
                     self.job_log.compared_with = ""
                 self.job_log.clear()
                 session.close()
-                self._last = session.status()
+                self._past = {**self._past, **session.entries}
                 self._opened = None
+                out = sum(entry.state == "reverted" for entry in session.entries.values())
+                if out and self._speaks:
+                    log.of_job(f"disabled: {counted(out, 'patch')} taken out")
             atexit.unregister(self._at_exit)
 
     def plan(self, patches: Asked = None, site: Where = None) -> Plan:
@@ -394,12 +400,20 @@ class Engine:
                 session.catch_up_late()
             except PatchError:
                 log.debug("what was refused stays refused: the ledger says so")
-        return self._status(session.status() if session is not None else self._last)
+        return self._status(self._came_to())
 
     def last_words(self) -> Status:
         """Return the ledger as it stands. It catches up with no module, and waits for no device."""
+        return self._status(self._came_to(wait=False))
+
+    def _came_to(self, *, wait: bool = True) -> tuple[PatchStatus, ...]:
+        """Return what became of the patches of this session, and of those that were taken out before it."""
         session = self._opened
-        return self._status(session.status(wait=False) if session is not None else self._last)
+        if session is None:
+            return tuple(entry.status(wait=wait) for entry in self._past.values())
+        before = [one for name, one in self._past.items() if name not in session.entries]
+        out = (one.status(wait=wait) for one in before if one.state == "reverted")
+        return (*session.status(wait=wait), *out)
 
     def _status(self, patches: tuple[PatchStatus, ...]) -> Status:
         session = self._opened
@@ -413,7 +427,7 @@ class Engine:
             companions=session.chosen.companions if session is not None else (),
             patches=patches,
             pinned=session.pinned if session is not None else "",
-            half_patched=half_patched(patches),
+            half_patched=half_patched(patches if session is not None else ()),
             met=self.met,
         )
 

@@ -39,8 +39,8 @@ PATIENCE = 10.0
 _QUIET = ("not-installed", "not-needed")
 #: Why a module that runs as `__main__` is not patched: its runner compiles it, or keeps it off `sys.modules`.
 _BY_OTHERS = (
-    "run as __main__ by something that overlay cannot follow (such as a profiler or debugger): start it "
-    "without that, or call overlay.enable() in the script, after its definitions"
+    "run as __main__ by something that overlay cannot follow (like a profiler, debugger or runpy.run_module "
+    "without alter_sys=True): start it without that, or call overlay.enable() below its definitions"
 )
 
 
@@ -108,7 +108,7 @@ class Session:
             for entry in reversed(self.entries.values()):
                 entry.revert()
                 if entry.state not in ENDED:
-                    entry.state = "reverted"
+                    entry.state = "reverted" if entry.was_in_place else entry.state
                     entry.reason = "" if entry.was_in_place else "was never in place"
 
     def status(self, *, wait: bool = True) -> tuple[PatchStatus, ...]:

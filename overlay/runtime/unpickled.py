@@ -50,7 +50,8 @@ def arrive(label: str, site: str) -> Mark:
     known = (label, site) in _arrived
     _arrived[label, site] = None
     status = None if tell is None else tell()
-    state = _states(() if status is None else status.patches).get(label, "not selected or not enabled")
+    here = status.patches if status is not None and status.enabled else ()
+    state = _states(here).get(label, "not selected or not enabled")
     if state not in _WHOLE:
         text = f"half-patched: {site} of {label} {CAME}, and here that patch is {state}"
         if not known:

@@ -34,8 +34,10 @@ def sent(worksite: Venv, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_process_that_is_not_patched_says_so(worksite: Venv, sent: Path) -> None:
-    done = worksite.run("-c", RECEIVE.format(before=""), str(sent))
+@pytest.mark.parametrize("before", ["", "overlay.enable(); overlay.disable()"])
+def test_a_process_that_is_not_patched_says_so(worksite: Venv, sent: Path, before: str) -> None:
+    settings = {**ARMED, "OVERLAY": "0"}
+    done = worksite.run("-c", RECEIVE.format(before=before), str(sent), **settings)
     _, *sentences = done.stdout.splitlines()
     assert len(sentences) == 2, done.stderr
     for site in ("scale", "Engine.run"):

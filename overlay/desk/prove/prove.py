@@ -124,11 +124,12 @@ def run(engine: Engine, arguments: argparse.Namespace) -> int:
     foot = f"{', '.join(told)}; {prover.surroundings}, seed {prover.seeds[0]}"
     if path:
         count = sum(bool(one.rows) for one in found)
-        foot += f"; {count} of {len(found)} written to {path}"
-        foot += f": OVERLAY_TRUST={path} goes by it" if count else ""
+        done = f"{count} of {len(found)} written to {path}: OVERLAY_TRUST={path} goes by it"
+        foot += f"; {done if count else 'nothing was written'}"
     show(arguments, data, lambda: "\n".join([table(head, cells), "", wrap(foot)]))
     if path:
-        return EXIT_LOUD if any(arguments.patches or one.alone for one in found if not one.rows) else EXIT_OK
+        lost = any(arguments.patches or one.alone for one in found if not one.rows)
+        return EXIT_LOUD if lost or not count else EXIT_OK
     unrun = [one for one in found if one.verdict == NOT_RUN]
     wrong = len(unrun) == len(found) or any(one.verdict in (UNSHOWN, FAILS) for one in found)
     return EXIT_LOUD if wrong or any(one.patch in arguments.patches for one in unrun) else EXIT_OK

@@ -51,7 +51,8 @@ def trial(patch: Patch, tree: Tree, table: Table, name: str) -> Trial:
         if one.verdict == "unknown-source"
     }
     if not here:
-        return Trial(patch=patch.id, refused=f"{found.verdict}: {found.reason}".removesuffix(": "))
+        what = "it applies here already" if found.verdict == APPLY else found.verdict
+        return Trial(patch=patch.id, refused=f"{what}: {found.reason}".removesuffix(": "))
     try:
         blank = {target: _blank(patch, target, tree, name) for target in here}
         alone = tuple(row.replace(shown="alone") for row in blank.values())

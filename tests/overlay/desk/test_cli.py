@@ -161,6 +161,7 @@ def test_audit_explains_one_defect(site: str) -> None:
     for name, hint in (
         ("verl.per-token-loss", "did you mean verl.per-token-loss-untold"),
         ("foo", "docs/defects.md names all "),
+        ("", "there is no defect ''; "),
         (UNKNOWN, f"'{UNKNOWN}' is a patch: `overlay explain {UNKNOWN}`; it fixes verl.budget-"),
     ):
         done = overlay("audit", site, "--explain", name)

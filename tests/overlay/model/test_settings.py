@@ -139,6 +139,12 @@ def test_pin() -> None:
             settings.pin({"OVERLAY_PIN": wrong})
 
 
+def test_paths_lose_the_space_around_them() -> None:
+    names = ("OVERLAY_PIN", "OVERLAY_TRUST", "OVERLAY_LEDGER_DIR")
+    found = settings.absolute_paths(dict.fromkeys(names, " some/where "))
+    assert found == dict.fromkeys(names, os.path.abspath("some/where"))  # noqa: PTH100
+
+
 def test_packs() -> None:
     assert settings.packs({}) == ()
     assert settings.packs({"OVERLAY_PACKS": "b-2, a,b-2"}) == ("a", "b-2")

@@ -124,6 +124,17 @@ IDLE = "applied, but had nothing to do: up.doubled"
         # What was counted before it was disabled was done, and what never was in place had no chance.
         (("5,10,11,-1", "overlay.disable()"), "", f"in this process: {CHANGED}"),
         (("unused", "overlay.disable()"), "", ""),
+        # Also where other patches are enabled after it, and not by a fork, which did not do it.
+        (
+            ("5,10,11,-1", "overlay.disable(); overlay.enable('none'); overlay.status()"),
+            "",
+            f"in this process: {CHANGED}",
+        ),
+        (
+            ("5,10,11,-1", "overlay.disable()\npid = os.fork()\nif pid: os.waitpid(pid, 0)"),
+            "",
+            f"in this process: {CHANGED}",
+        ),
         # The child of a fork says what it did itself.
         (
             ("", "pid = os.fork()\nif pid: os.waitpid(pid, 0); os._exit(0)\nup.double(12)"),
@@ -141,6 +152,27 @@ def test_the_first_rank_says_what_was_changed(
     program: Path, words: tuple[str, ...], rank: str, line: str
 ) -> None:
     assert run(program, *words, RANK=rank) == ([f"overlay: {line}"] if line else [])
+
+
+@pytest.mark.parametrize(("words", "rank", "count"), [("12", "0", 1), ("12", "1", 0), ("unused", "0", 0)])
+def test_the_first_rank_says_that_patches_were_taken_out(
+    program: Path, words: str, rank: str, count: int
+) -> None:
+    _, said = start(program, words, "overlay.disable()", RANK=rank).communicate(timeout=60)
+    assert said.splitlines().count("overlay: disabled: 1 patch taken out") == count
+
+
+def test_what_was_taken_out_stays_in_the_ledger(program: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "job")
+    run(
+        program,
+        "12",
+        "overlay.disable(); overlay.enable('none'); overlay.status()",
+        OVERLAY_LEDGER_DIR=folder,
+    )
+    found = read("report", folder)
+    assert found["groups"][0]["patches"] == {"up.doubled": "reverted"}
+    assert found["effects"]["up.doubled"]["values"]["changed"] == 1
 
 
 def test_the_end_takes_five_lines_at_most() -> None:

@@ -113,7 +113,7 @@ def test_what_a_person_has_to_judge_is_refused_until_it_is_judged(toy: Toy, core
     [
         (UNKNOWN.replace("def other", "def another"), "right", "no variant of it fits toylib 1.2.0 (1: "),
         ("def scale(:", "right", "does not parse"),
-        (CORE, "right", "apply"),
+        (CORE, "right", "it applies here already"),
         (ELSEWHERE, "raises", "AssertionError"),
         # What the patch would undo of this source.
         (ELSEWHERE, "undoes", "with the patch: wrong: another result than without the patch"),
@@ -142,6 +142,16 @@ def test_where_one_fails_the_others_are_written_and_the_command_is_loud(toy: Toy
     assert "OVERLAY_TRUST=here.json goes by it" in " ".join(done.stdout.split())
     assert plan(toy)[0] == "apply"
     assert plan(toy, "toy/toylib.undoes")[0] == "unknown-source"
+
+
+def test_where_nothing_is_to_be_tried_the_command_is_loud_and_says_that_nothing_was_written(toy: Toy) -> None:
+    toy.core(CORE)
+    done = toy.run("prove", "--write", FILE)
+    assert done.returncode == 1
+    said = " ".join(done.stdout.split())
+    assert "no patch to be tried here; " in said
+    assert said.endswith("; nothing was written")
+    assert not (toy.folder / FILE).exists()
 
 
 def test_a_damaged_file_is_an_error_and_stays_as_it_is(toy: Toy) -> None:
