@@ -58,9 +58,12 @@ def start() -> None:
 
 
 def refuse() -> None:
-    """Raise if this worker of Ray was refused at its start. Ray calls it before the first task."""
-    if _refusal:
-        raise RuntimeError(_refusal)
+    """Raise if this worker of Ray was refused at its start, or has not been enabled there as it should.
+
+    Ray calls it before the first task, in all workers of a strict or pinned job.
+    """
+    if _refusal or not (started or _says_no("OVERLAY")):
+        raise RuntimeError(_refusal or f"overlay is not enabled at the start of {sys.executable}")
 
 
 def _left_to_ray(text: str) -> bool:

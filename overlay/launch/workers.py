@@ -150,6 +150,8 @@ _RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
 #: What decides which patches are in force in a process.
 _DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", "OVERLAY_PATCHES")
+#: What Ray calls in each worker before its first task, and the field for it. Without overlay it is not there.
+_HOOK, _PRESENT = "worker_process_setup_hook", "overlay.launch.startup.refuse"
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
 
 
@@ -232,6 +234,9 @@ class RayJobs(Interception):
         armed = self._armed(env, drives=drives)
         if armed is env:
             return config
+        if drives and "mode" in given and (here().strict or settings.pin()):
+            # The cluster's Python may be another one: there the first task fails, and nothing is trained.
+            armed.setdefault(_HOOK, _PRESENT)
         made = copy(config)
         made.set_runtime_env(armed)
         return made
@@ -259,7 +264,9 @@ class RayJobs(Interception):
         told = _announced() if drives else {}
         if added and drives is not False:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-            what = "the workers of this job" if drives else "this job, if it is installed where the job runs,"
+            what, who = ("the workers of this job", "they run") if drives else ("this job", "the job runs")
+            held = drives and (here().strict or settings.pin())
+            what += "" if held else f", if it is installed where {who},"
             what = f"overlay is enabled in {what} by its runtime_env"
             if not sure:
                 what = "the variables that enable overlay are in the runtime_env of this job"

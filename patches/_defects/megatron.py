@@ -50,9 +50,10 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.expert-norm-missing",
-        summary="The gradient norm, and so clipping, misses (TP-1)/TP of the gradients of grouped experts.",
-        met="Grouped experts with tensor parallelism, on Transformer Engine 2.13 or later.",
-        when=all_of(_TP, _EXPERTS, beyond("Transformer Engine is 2.13 or later")),
+        summary="The gradient norm, and so clipping, misses (TP-1)/TP of the gradients of grouped experts, "
+        "or of other experts' biases.",
+        met="Tensor parallelism with grouped experts on Transformer Engine 2.13 or later, or with biases.",
+        when=all_of(_TP, _EXPERTS, beyond("Transformer Engine is 2.13 or later, or experts have biases")),
         sites=("megatron.core.extensions.transformer_engine:TEGroupedLinear.__init__",),
         fixed="0.19.0",
         patch="megatron.grad-norm",
@@ -394,7 +395,10 @@ DEFECTS = (
     _oom(
         id="megatron.attention-logit-kept",
         summary="The largest attention logit is never reset, and keeps the graph of each step in memory.",
-        when=all_of(switched("log_max_attention_logit"), among("qk_clip", False, None)),
+        when=(
+            (switched("log_max_attention_logit"), among("qk_clip", False, None)),
+            (switched("qk_clip"), above("mtp_num_layers", 0)),
+        ),
         patch="megatron.attention-logit-memory",
     ),
     _silent(

@@ -245,6 +245,25 @@ def unreadable() -> dict[str, Any]:
     return found
 
 
+def on_others() -> dict[str, Any]:
+    """Ask a task that needs no overlay, of a cluster whose Python may have none."""
+    import ray
+
+    import overlay
+
+    found = {}
+    for strict in (False, True):
+        overlay.enable("acme/*", strict=strict)
+        ray.init()
+        try:
+            found[str(strict)] = ray.get(ray.remote(max_retries=0)(lambda: "ran").remote(), timeout=120)
+        except ray.exceptions.RayError as error:
+            found[str(strict)] = type(error).__name__
+        ray.shutdown()
+        overlay.disable()
+    return found
+
+
 def submits() -> dict[str, Any]:
     """Submit a job from Python, and return what it printed."""
     import overlay

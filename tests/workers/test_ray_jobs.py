@@ -156,6 +156,18 @@ def test_a_lock_that_workers_cannot_read_fails_what_is_asked_of_them(cluster: Cl
     assert reason in done.stdout + done.stderr
 
 
+def test_a_strict_job_trains_nothing_on_a_cluster_whose_python_has_no_overlay(
+    worksite: Venv, tmp_path: Path
+) -> None:
+    """As where a virtual environment with overlay lies on top of an image's Python, which has Ray."""
+    with running(Venv(tmp_path / "bare"), tmp_path) as bare:
+        found, done = bare.job("on_others", worksite)
+    assert found == {"False": "ran", "True": "WorkerCrashedError"}
+    (lax, strict) = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
+    assert "overlay is enabled in the workers of this job, if it is installed where they run, by" in lax
+    assert "overlay is enabled in the workers of this job by" in strict
+
+
 def test_a_job_that_is_submitted_from_python_is_armed(cluster: Cluster) -> None:
     found, done = cluster.job("submits", JOBS=cluster.where["JOBS"])
     assert "'conda' in the runtime_env of this job" in found["refused"]

@@ -45,10 +45,12 @@ def _steps(attention: Any, held: list[weakref.ref[Any]], *, clips: bool, replaye
     import torch
     from megatron.core.optimizer.qk_clip import clip_qk
 
-    # As much of a chunk of a model as Megatron and the patch look at.
+    # As much of a chunk of a model as Megatron and the patch look at: of the other layers upstream sees none.
     decoder = SimpleNamespace(layers=[SimpleNamespace(self_attention=attention)])
+    predicting = _attention(clips=clips)  # several tokens
     chunk = SimpleNamespace(
-        module=SimpleNamespace(module=SimpleNamespace(decoder=decoder)), modules=attention.modules
+        module=SimpleNamespace(module=SimpleNamespace(decoder=decoder)),
+        modules=torch.nn.ModuleList([attention, predicting]).modules,
     )
     captured: Any = None
     for _ in range(3):
@@ -56,7 +58,7 @@ def _steps(attention: Any, held: list[weakref.ref[Any]], *, clips: bool, replaye
         for _ in range(MICRO_BATCHES):
             states = torch.randn(3, TOKENS, SEQUENCES, HEADS, SIZE, requires_grad=True).unbind()
             if captured is None:
-                attention(*states).sum().backward()
+                (attention(*states).sum() + predicting(*states).sum()).backward()
             logits = torch.einsum("qbhd,kbhd->bhqk", *states[:2])
             greatest.append(logits.detach().amax((0, 2, 3)))
             del states, logits

@@ -45,17 +45,25 @@ def mark(module: Any) -> None:
         for name, parameter in module.named_parameters(recurse=False)
         if not getattr(parameter, "__fsdp_param__", False)
     }
+    experts = {name: one for name, one in own.items() if not getattr(one, "allreduce", True)}
     if "TEGroupedLinear" in names:
-        size = module.config.expert_tensor_parallel_size
-        size = module.config.tensor_model_parallel_size if size is None else size
-        _mark_experts(own, row="TERowParallelGroupedLinear" in names, size=size)
+        _mark_experts(own, row="TERowParallelGroupedLinear" in names, size=_parts_of_experts(module.config))
     elif "TELinear" in names and not names & _SPLIT and module.parallel_mode is None:
         # Its whole weight is on each rank: Transformer Engine marks it anyway.
         for parameter in own.values():
             if getattr(parameter, "allreduce", True):
                 parameter.tensor_model_parallel = False
+    elif experts and _parts_of_experts(module.config) == 1:
+        for parameter in experts.values():  # the second bias of an expert, which Megatron takes for whole
+            _mark_split(parameter, 0)
     if "softmax_offset" in own:  # one for each head, of which a rank has its own
         _mark_split(own["softmax_offset"], 0)
+
+
+def _parts_of_experts(config: Any) -> int:
+    """Return over how many ranks each expert is split."""
+    size = config.expert_tensor_parallel_size
+    return int(config.tensor_model_parallel_size if size is None else size)
 
 
 def _mark_experts(own: dict[str, Any], *, row: bool, size: int) -> None:
@@ -82,12 +90,14 @@ PATCH = Patch(
     summary="The gradient norm counts experts, replicated weights and attention sinks exactly once",
     why="With tensor parallelism Megatron counts an unmarked parameter on the first rank only, and a marked "
     "one on all. Since Transformer Engine 2.13 grouped experts are unmarked: (TP-1)/TP of their gradients is "
-    "missing from the norm, and gradients are clipped too weakly. Up to Megatron 0.16 replicated weights, as "
-    "the down projections of multi-latent attention, count TP times. Attention sinks have never been marked. "
-    "With the patch the marks are right, and the norm of a running job changes.",
+    "missing from the norm, and gradients are clipped too weakly. The second biases of other experts never "
+    "had a mark. Up to Megatron 0.16 replicated weights, as the down projections of multi-latent attention, "
+    "count TP times. Attention sinks have never been marked. With the patch the marks are right, and the "
+    "norm of a running job changes.",
     changes=("numbers",),
-    met="Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later (Megatron before "
-    "0.19), multi-latent attention (Megatron before 0.17) or softmax_type=learnable (any).",
+    met="Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later, or experts with "
+    "biases (Megatron before 0.19), multi-latent attention (Megatron before 0.17) or softmax_type=learnable "
+    "(any).",
     evidence="megatron-core 0.19 marks experts the same way, and 0.17 leaves weights that are not split "
     "unmarked. Norm and update are compared with the whole model's in float64, those of attention sinks too.",
     upstream=(

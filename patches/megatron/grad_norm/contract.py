@@ -31,7 +31,7 @@ LAYOUTS: dict[int, dict[str, dict[str, int]]] = {
         "some on each pair": {"tensor": 2, "expert": 2, "expert_tensor": 1},
     },
 }
-KINDS = ("experts", "biased experts", "undivided", "sinks", "all")
+KINDS = ("experts", "biased experts", "single experts", "undivided", "sinks", "all")
 
 
 def cases(world: int) -> Cases:
@@ -42,6 +42,8 @@ def cases(world: int) -> Cases:
     found: Cases = []
     for layout, sizes in LAYOUTS[world].items():
         for kind in KINDS:
+            if kind == "single experts" and sizes["expert_tensor"] > 1:  # which Megatron refuses
+                continue
             for name, distributed in (("plain", False), ("distributed", True)):
                 case = functools.partial(_step, kind, distributed=distributed)
                 found.append((f"{kind}, {layout}, {name}", sizes, case))
@@ -154,6 +156,8 @@ def _model(kind: str) -> tuple[Any, dict[str, Split]]:
     splits: dict[str, Split] = {}
     if kind in ("experts", "biased experts", "all"):
         splits.update(_add_experts(model, biased=kind == "biased experts"))
+    if kind == "single experts":
+        splits.update(_add_single_experts(model))
     if kind in ("undivided", "all"):
         model.down = TELinear(
             6, 4, parallel_mode="duplicated", config=config, init_method=_ones, bias=False,
@@ -196,6 +200,24 @@ def _add_experts(model: Any, *, biased: bool) -> dict[str, Split]:
             dim = 0 if layer == "fc1" else None if bias else 1
             # Other experts on the other ranks.
             splits[f"{layer}.{name}"] = ((expert, *shape), dim, True)
+    return splits
+
+
+def _add_single_experts(model: Any) -> dict[str, Split]:
+    """Give a model the second layers of this rank's experts, each a module of its own, and do the same."""
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel import RowParallelLinear
+
+    expert = parallel_state.get_expert_model_parallel_world_size()
+    splits: dict[str, Split] = {}
+    for place in range(EXPERTS // expert):
+        module = RowParallelLinear(
+            NARROW, WIDE, config=model.config, init_method=_ones, bias=True, input_is_parallel=True,
+            skip_bias_add=True, is_expert=True,
+        )  # fmt: skip
+        setattr(model, f"expert{place}", module)
+        splits[f"expert{place}.weight"] = ((expert, WIDE, NARROW), 1, True)
+        splits[f"expert{place}.bias"] = ((expert, WIDE), None, True)
     return splits
 
 

@@ -59,7 +59,8 @@ PATCH = Patch(
     why="Where slime looks for overflows, it lets the optimizer prepare the gradients, and then once more as "
     "it steps: with --fp16 they are divided by the scale of the loss twice. All but a 65,536th of the "
     "gradient is lost, clipping never clips, and the scale grows twice as fast. Before 0.3.0, a step that "
-    "overflows ends in UnboundLocalError. With the patch they are prepared once.",
+    "overflows ends in UnboundLocalError. With the patch they are prepared once. An --fp16 job that began "
+    "without it has moments of Adam that are too small: resume with --no-load-optim.",
     changes=("numbers", "crashes"),
     met="--fp16, or --no-check-for-nan-in-loss-and-grad with --loss-scale.",
     upstream=("THUDM/slime#1842", "THUDM/slime#1762"),

@@ -26,7 +26,9 @@ PATCH = Patch(
     summary="Filtering long prompts keeps the order of the data set",
     why="With a processor, slime looks at prompts without images first, and at those with images then; what "
     "is short enough comes in that order. Without --rollout-shuffle a job trains on all text before any "
-    "image, and evaluation lists its samples so. With the patch the order is that of the data.",
+    "image, and evaluation lists its samples so. With the patch the order is that of the data. "
+    "A checkpoint counts prompts in the order of its job: a job that began without the patch should get it "
+    "between two epochs, or some prompts come twice in that epoch and others not at all.",
     changes=("numbers",),
     met="--rollout-max-prompt-len, or --eval-max-prompt-len, with a data set that has prompts with images "
     "among prompts without.",

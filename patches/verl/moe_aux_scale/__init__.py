@@ -124,10 +124,11 @@ PATCH = Patch(
     "tokens that the loss function told it, and verl up to 0.8 tells it none. The gradient of verl's loss is "
     "too large by the data parallel size (from 0.7 on times the context parallel size), and that of a "
     "router's losses, and of multi-token prediction's, by the number of all tokens. With the patch Megatron "
-    "is told the tokens that the routers see, as in verl 0.9, and gets the loss times these. Padding counts "
-    "without use_remove_padding, which verl 0.9 refuses here. Before Megatron 0.19, tensor or context "
-    "parallelism needs megatron.moe-aux-scale besides. Dynamic context parallelism (verl.dynamic-cp-loss) "
-    "and the legacy workers (0.7 with use_legacy_worker_impl other than disable) are left alone.",
+    "is told the tokens that the routers see, but those that align sequences, as in verl 0.9, and gets the "
+    "loss times these. Padding counts without use_remove_padding, which verl 0.9 refuses here. Before "
+    "Megatron 0.19, tensor or context parallelism needs megatron.moe-aux-scale besides. Dynamic context "
+    "parallelism (verl.dynamic-cp-loss) and the legacy workers (0.7 with use_legacy_worker_impl other than "
+    "disable) are left alone.",
     evidence="verl 0.9.0 tells Megatron how many tokens the routers see too (#6836). Gradients are compared "
     "with one process (tests/distributed/test_verl_scales.py).",
     changes=("numbers",),
