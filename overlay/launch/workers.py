@@ -234,7 +234,7 @@ class RayJobs(Interception):
         armed = self._armed(env, drives=drives)
         if armed is env:
             return config
-        if drives and "mode" in given and (here().strict or settings.pin()):
+        if drives and "mode" in given and _is_held():
             # The cluster's Python may be another one: there the first task fails, and nothing is trained.
             armed.setdefault(_HOOK, _PRESENT)
         made = copy(config)
@@ -265,8 +265,7 @@ class RayJobs(Interception):
         if added and drives is not False:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
             what, who = ("the workers of this job", "they run") if drives else ("this job", "the job runs")
-            held = drives and (here().strict or settings.pin())
-            what += "" if held else f", if it is installed where {who},"
+            what += "" if drives and _is_held() else f", if it is installed where {who},"
             what = f"overlay is enabled in {what} by its runtime_env"
             if not sure:
                 what = "the variables that enable overlay are in the runtime_env of this job"
@@ -320,6 +319,11 @@ class RayJobs(Interception):
                 "this job was started before overlay.enable() was called: its workers run without patches",
                 f"call overlay.enable() first, or arm them yourself: {_LINE}",
             )
+
+
+def _is_held() -> bool:
+    """Return whether this process is strict or pinned."""
+    return here().strict or bool(settings.pin())
 
 
 def _announced() -> dict[str, str]:
