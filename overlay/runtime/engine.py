@@ -266,17 +266,16 @@ class Engine:
             self.met = ()  # what it says is fixed is no longer
             session = self._opened
             if session is not None:
-                if ranks := self.job_log.compared_with:
-                    log.warning(
-                        f"disabled here, after {ranks} agreed: a rank that does not disable stays patched"
-                    )
-                    self.job_log.compared_with = ""
                 self.job_log.clear()
                 session.close()
                 self._past = {**self._past, **session.entries}
                 self._opened = None
                 out = sum(entry.state == "reverted" for entry in session.entries.values())
-                if out and self._speaks:
+                if ranks := self.job_log.compared_with:
+                    what = "a rank that does not disable stays patched"
+                    log.warning(f"disabled here, after {ranks} agreed: {what}")
+                    self.job_log.compared_with = ""
+                elif out and self._speaks:
                     log.of_job(f"disabled: {counted(out, 'patch')} taken out")
             atexit.unregister(self._at_exit)
 

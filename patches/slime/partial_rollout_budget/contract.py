@@ -54,7 +54,7 @@ def _asked(
     status = module.Sample.Status
     tokens = [1, 2, 3] + [4] * used
     sample = module.Sample(prompt="p", tokens=tokens, response="x" * used, response_length=used, reward=1.0)
-    sample.status = status.ABORTED if used and resumed else status.PENDING
+    sample.status = status.ABORTED if resumed else status.PENDING
     args = Unset(partial_rollout=partial, custom_generate_function_path=path or None)
     try:
         asyncio.run(module.generate_and_rm(args, sample, {"max_new_tokens": budget, "temperature": 0.5}))
