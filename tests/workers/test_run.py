@@ -234,7 +234,7 @@ def test_the_launchers_of_a_script_are_asked_and_the_environments_that_it_activa
     # As in a virtual environment on top of an image, which has Python, and the launchers of the image.
     for name in ("accelerate", "ray"):
         program(bins / name, f"#!{other.python}\n")
-    path = f"{worksite.on_path()['PATH']}:{bins}"
+    path = f"{bins}:{worksite.on_path()['PATH']}"
     for venv in (worksite, other):
         (venv.folder / "bin/activate").write_text("")
     script = tmp_path / "run.sh"

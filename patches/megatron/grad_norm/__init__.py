@@ -47,23 +47,24 @@ def mark(module: Any) -> None:
     }
     experts = {name: one for name, one in own.items() if not getattr(one, "allreduce", True)}
     if "TEGroupedLinear" in names:
-        _mark_experts(own, row="TERowParallelGroupedLinear" in names, size=_parts_of_experts(module.config))
+        _mark_experts(own, row="TERowParallelGroupedLinear" in names, size=_parts_of_experts(module))
     elif "TELinear" in names and not names & _SPLIT and module.parallel_mode is None:
         # Its whole weight is on each rank: Transformer Engine marks it anyway.
         for parameter in own.values():
             if getattr(parameter, "allreduce", True):
                 parameter.tensor_model_parallel = False
-    elif experts and _parts_of_experts(module.config) == 1:
+    elif experts and _parts_of_experts(module) == 1:
         for parameter in experts.values():  # the second bias of an expert, which Megatron takes for whole
             _mark_split(parameter, 0)
     if "softmax_offset" in own:  # one for each head, of which a rank has its own
         _mark_split(own["softmax_offset"], 0)
 
 
-def _parts_of_experts(config: Any) -> int:
-    """Return over how many ranks each expert is split."""
-    size = config.expert_tensor_parallel_size
-    return int(config.tensor_model_parallel_size if size is None else size)
+def _parts_of_experts(module: Any) -> int:
+    """Return over how many ranks each expert is split, 0 if a module that is not Megatron's does not tell."""
+    config = getattr(module, "config", None)
+    size = getattr(config, "expert_tensor_parallel_size", None)
+    return int(getattr(config, "tensor_model_parallel_size", 0) if size is None else size)
 
 
 def _mark_experts(own: dict[str, Any], *, row: bool, size: int) -> None:

@@ -94,7 +94,7 @@ def test_what_stands_there_already_is_not_added() -> None:
 
 
 def test_what_is_decided_is_not_tried() -> None:
-    assert trial(patch(), tree(), Table(rows(patch())), "here").refused == "apply"
+    assert trial(patch(), tree(), Table(rows(patch())), "here").refused == "it applies here already"
     assert trial(patch(), MemoryTree({}), Table([]), "here").refused.startswith("not-installed: ")
 
 
