@@ -38,6 +38,10 @@ _UNTOLD = (
     "What to do: put `overlay run` behind it, right before the Python or the script that it starts; or set "
     "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
 )
+_HOSTS = (
+    "What to do: DeepSpeed hands few variables on to other machines, so put OVERLAY=1 and OVERLAY_STRICT=1 "
+    "into ~/.deepspeed_env, and start it without `overlay run`"
+)
 _EPILOG = (
     "All words after COMMAND are passed to it; you may put -- before it. Exit codes: that of the "
     "command; 1 its Python would not be patched; 2 a setting, the selection, a pack or the pin is wrong (in "
@@ -170,6 +174,8 @@ def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str,
 def _given(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     """Return what may go wrong if a command of Python starts another Python, which is among its words."""
     command, _ = behind_starters(command, environ.get("PATH"))
+    if os.path.basename(command[0]) == "ray":  # which starts it on the cluster
+        return []
     for at in range(1, len(command) - 1):
         starts = command[at + 1] in ("-c", "-m") or command[at + 1].endswith(".py")
         other = (
@@ -189,8 +195,9 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     if not shell:
         program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
-        return [f"overlay cannot tell which Python {program} starts. {_UNTOLD}"] if there else []
-    more, activates = in_script(behind, path)
+        way_out = _HOSTS if os.path.basename(program) == "deepspeed" else _UNTOLD
+        return [f"overlay cannot tell which Python {program} starts. {way_out}"] if there else []
+    more, untold = in_script(behind, shell, path)
     # A script may start `python` or `python3`.
     may_start = {one.path: one for one in of_shell(shell, environ)} | more
     unpatched: dict[str, tuple[str, str]] = {}
@@ -201,9 +208,9 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     names = " and ".join(f"`{name}`" for name, _ in unpatched.values())
     what = f"{command[0]} may start any Python, and {names} would run without patches"
     unsure = [f"{what}: {reason}" for _, reason in unpatched.values()]
-    if activates:
-        which_one = f"which Python {command[0]} starts, as it activates an environment"
-        unsure.append(f"overlay cannot tell {which_one}. {_UNTOLD}")
+    if untold:
+        what = "it activates an environment, or starts something in another one or on other machines"
+        unsure.append(f"overlay cannot tell which Python {command[0]} starts: {what}. {_UNTOLD}")
     return unsure
 
 

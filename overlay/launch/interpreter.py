@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice, takewhile
+from itertools import islice, pairwise, takewhile
 from shutil import which
 
 from overlay.model.record import Record
@@ -26,10 +26,12 @@ _ELSEWHERE = ("conda", "dstack", "hatch", "mamba", "nox", "pdm", "pipenv", "poet
 _RAY_ELSEWHERE = ("exec", "submit", "up")
 #: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.
 _HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile")
-#: What makes a script start the Python of another environment, with the folder of that if it says so.
-_ACTIVATED = re.compile(
-    r"""(?:^|[\s;&|(])(?:(?:source|\.)\s+["']?([^\s"';&|]*)/bin/activate\b|(?:conda|mamba|source|\.)\s+activate\b)""",
-    re.MULTILINE,
+#: What a script sources that activates an environment, with what stands behind it.
+_SOURCED = re.compile(r"(?:^|[\s;&|(])(?:source|\.)\s+([^\n;&|]*\bactivate\b[^\n;&|)]*)", re.MULTILINE)
+#: What else in a script starts a Python that cannot be told.
+_OTHERS = re.compile(
+    r"\b(?:(?:conda|mamba|micromamba)\b[^\n;&|]*\bactivate\b|deepspeed\b[^\n]*\s(?:-H|--hostfile)\b"
+    r"|(?:conda|hatch|mamba|micromamba|pdm|pipenv|poetry|uv)\s+run\b)"
 )
 #: Shells without `"$@"`.
 _OTHER_SHELLS = ("csh", "fish", "tcsh")
@@ -68,12 +70,19 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
 def _starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another environment or on other machines."""
     name = os.path.basename(words[0]) if words else ""
-    own = takewhile(lambda word: not word.endswith(".py"), words[1:])
-    told = {word.partition("=")[0] for word in own}
-    if name == "deepspeed" and os.path.exists("/job/hostfile"):  # its default
-        told.add("--hostfile")
-    hosts = name in ("accelerate", "deepspeed") and not told.isdisjoint(_HOSTS) and "--no_ssh" not in told
-    return hosts or name in _ELSEWHERE or (name == "ray" and words[1:2] != [] and words[1] in _RAY_ELSEWHERE)
+    if name == "ray":
+        return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
+    if name not in ("accelerate", "deepspeed"):
+        return name in _ELSEWHERE
+    own = [
+        *takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "--module"), words[1:]),
+        "",
+    ]
+    options = [(*word.partition("=")[::2], after) for word, after in pairwise(own)]
+    # DeepSpeed takes no notice of a file that is not there. The second one is its default.
+    files = [value or after for option, value, after in options if option in _HOSTS]
+    files += ["/job/hostfile"] if name == "deepspeed" else []
+    return "--no_ssh" not in own and any(map(os.path.isfile, files))
 
 
 def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
@@ -166,24 +175,33 @@ def of_shell(shell: Sequence[str], environ: Mapping[str, str]) -> Iterable[Inter
     return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in _NAMES]
 
 
-def in_script(words: Sequence[str], path: str | None) -> tuple[dict[str, Interpreter], bool]:
+def in_script(
+    words: Sequence[str], shell: Sequence[str], path: str | None
+) -> tuple[dict[str, Interpreter], bool]:
     """Return the Pythons of launchers that the text of a shell's command names, and of what it activates.
 
-    With them comes whether it activates an environment that cannot be told. What it starts is not read.
+    With them comes whether it starts one that cannot be told. Scripts that it starts are not read.
     """
-    texts = [*words]
-    for word in words:
-        with suppress(OSError, ValueError), open(which(word, path=path) or word, encoding="utf-8") as file:
-            texts.append(re.sub(r"(?m)^\s*#.*$", "", file.read(_MOST_TEXT)))
-    text = "\n".join([*texts, ""])
-    named = [name for name in _LAUNCHERS if re.search(rf"(?<![\w./-]){name}\s", text)]
-    found = {name: one for name in named if (one := interpreter_of([name], path))}
-    places = {match[1] for match in _ACTIVATED.finditer(text)}
-    there = {place for place in places if place and os.path.exists(os.path.join(place, "bin/activate"))}
-    for program in (os.path.join(place, "bin/python") for place in sorted(there)):
-        found[program] = Interpreter(path=program)
-    # One that is not there fails the script.
-    return found, any(not re.fullmatch(r"/[^$`]*", place or "") for place in places - there)
+    text = "\n".join([*words, ""])
+    # A script that names its shell, or the first file behind a shell. What is no file can be read only once.
+    files = (which(word, path=path) or word for word in words[words[0] == shell[0] :])
+    with suppress(OSError), open(next(filter(os.path.isfile, files), ""), errors="replace") as script:
+        text += script.read(_MOST_TEXT)
+    text = re.sub(r"(?m)(?:^|\s)#.*$|^\s*(?:echo|printf)\b.*$", "", text)
+    named = re.findall(rf"(?<![\w./-])((?:/[\w./-]+/)?(?:{'|'.join(_LAUNCHERS)}))(?=[\s\"')])", text)
+    found = {name: one for name in dict.fromkeys(named) if (one := interpreter_of([name], path))}
+    untold = _OTHERS.search(text) is not None
+    for argument in _SOURCED.findall(text):
+        written = re.sub(
+            r"^(?:~|\$HOME|\$\{HOME\})/", os.path.expanduser("~/"), re.sub("[\"']", "", argument)
+        )
+        plain = re.fullmatch(r"([^\s$`~()]*)/bin/activate\s*", written)
+        if plain and os.path.isfile(written.strip()):
+            program = os.path.join(plain[1], "bin/python")
+            found[program] = Interpreter(path=program)
+        else:  # one that is not there fails the script
+            untold = untold or plain is None or not os.path.isabs(written)
+    return found, untold
 
 
 def _first_line(program: str) -> list[str]:

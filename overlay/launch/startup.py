@@ -62,7 +62,7 @@ def refuse() -> None:
 
     Ray calls it before the first task, in all workers of a strict or pinned job.
     """
-    if _refusal or not (started or _says_no("OVERLAY")):
+    if _refusal or not started:
         raise RuntimeError(_refusal or f"overlay is not enabled at the start of {sys.executable}")
 
 

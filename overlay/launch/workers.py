@@ -150,8 +150,8 @@ _RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
 #: What decides which patches are in force in a process.
 _DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", "OVERLAY_PATCHES")
-#: What Ray calls in each worker before its first task, and the field for it. Without overlay it is not there.
-_HOOK, _PRESENT = "worker_process_setup_hook", "overlay.launch.startup.refuse"
+#: The field of a `runtime_env` for what Ray calls in each worker before its first task.
+_HOOK = "worker_process_setup_hook"
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
 
 
@@ -231,20 +231,19 @@ class RayJobs(Interception):
         drives = not str(namespace or "").startswith(_RAYS_OWN)
         if drives:
             note_driver()
-        armed = self._armed(env, drives=drives)
+        armed = self._armed(env, drives=drives, hooks="mode" in given)  # a client's Ray takes no hook
         if armed is env:
             return config
-        if drives and "mode" in given and _is_held():
-            # The cluster's Python may be another one: there the first task fails, and nothing is trained.
-            armed.setdefault(_HOOK, _PRESENT)
         made = copy(config)
         made.set_runtime_env(armed)
         return made
 
-    def _armed(self, env: Any, *, drives: bool | None) -> Any:
+    def _armed(self, env: Any, *, drives: bool | None, hooks: bool = False) -> Any:
         """Return a `runtime_env` with the variables that arm: a copy, or the same if there is nothing to add.
 
         `drives`: whether this process drives a user's job, or one of Ray's; `None` if another process drives.
+        `hooks`: whether a strict or pinned job may get a hook, by which the first task fails where overlay is
+        not installed: the cluster's Python may be another one.
         """
         given = env.get("env_vars") if isinstance(env, dict) else ""
         if not isinstance(given, (dict, type(None))):
@@ -262,15 +261,17 @@ class RayJobs(Interception):
         if by_hand:
             added = {name: value for name, value in added.items() if _DEFAULTS.get(name) != value}
         told = _announced() if drives else {}
+        held = here().strict or bool(settings.pin())
+        hook = {_HOOK: _require} if drives and hooks and held and not (by_hand or env.get(_HOOK)) else {}
         if added and drives is not False:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
             what, who = ("the workers of this job", "they run") if drives else ("this job", "the job runs")
-            what += "" if drives and _is_held() else f", if it is installed where {who},"
+            what += "" if hook else f", if it is installed where {who},"
             what = f"overlay is enabled in {what} by its runtime_env"
             if not sure:
                 what = "the variables that enable overlay are in the runtime_env of this job"
             log.info(f"Ray: {what}: {shown}")
-        return {**env, "env_vars": {**given, **added, **told}} if added or told else env
+        return {**env, **hook, "env_vars": {**given, **added, **told}} if added or told else env
 
     def _reads_variables(self, env: dict[str, Any]) -> bool:
         """Return whether the workers of a job read the variables, and refuse the job if they may not."""
@@ -321,9 +322,25 @@ class RayJobs(Interception):
             )
 
 
-def _is_held() -> bool:
-    """Return whether this process is strict or pinned."""
-    return here().strict or bool(settings.pin())
+def _require() -> None:
+    """Raise in a worker of a strict or pinned job that was not enabled at its start, unless it says no.
+
+    Ray pickles it whole: overlay may not be where it runs.
+    """
+    import os
+    import sys
+
+    if os.environ.get("OVERLAY", "").strip().lower() in ("", "0", "false", "no", "off"):
+        return
+    try:
+        from overlay.launch.startup import refuse
+    except ImportError:
+        way_out = "install it there, or start what runs there with OVERLAY=0 in its env_vars"
+        raise RuntimeError(f"{sys.executable} has no overlay, and the job is strict: {way_out}") from None
+    refuse()
+
+
+_require.__module__ = "__main__"  # so that Ray does
 
 
 def _announced() -> dict[str, str]:

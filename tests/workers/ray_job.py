@@ -259,6 +259,8 @@ def on_others() -> dict[str, Any]:
             found[str(strict)] = ray.get(ray.remote(max_retries=0)(lambda: "ran").remote(), timeout=120)
         except ray.exceptions.RayError as error:
             found[str(strict)] = type(error).__name__
+        out = {"env_vars": {"OVERLAY": "0"}}
+        found[f"out {strict}"] = ray.get(ray.remote(runtime_env=out)(lambda: "ran").remote(), timeout=120)
         ray.shutdown()
         overlay.disable()
     return found

@@ -252,8 +252,24 @@ def test_the_launchers_of_a_script_are_asked_and_the_environments_that_it_activa
     launched = said("true || accelerate launch x.py")
     assert f"`accelerate` would run without patches: {other.python} is a different Python" in launched
     assert f"{other.python} is a different Python" in said(f'source "{other.folder}/bin/activate"')
-    for unknown in (". $NAME/bin/activate", "true || conda activate x", "true || source ~/x/bin/activate"):
-        assert "cannot tell which Python bash starts, as it activates an environment" in said(unknown)
+    for unknown in (
+        ". $NAME/bin/activate", 'false && . "$NAME"/bin/activate', f". {worksite.folder}/bin/activate NAME",
+        "true || conda activate x", 'true || source "$(dirname "$0")/../x/bin/activate"',
+        "true || . ./activate", "L=(uv run python3)", "true || deepspeed --num_nodes 2 --hostfile hosts x.py",
+    ):  # fmt: skip
+        assert "cannot tell which Python bash starts: it activates" in said(unknown), unknown
+
+
+def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_path: Path) -> None:
+    command = f"{worksite.python} -m overlay run --strict bash"
+    done = worksite.run(
+        "-c", "import os, sys; os.execvp('bash', ['bash', '-c', sys.argv[1]])",
+        f"{command} <(echo echo ran)", **worksite.on_path(),
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
+    os.mkfifo(tmp_path / "fifo")
+    script = program(tmp_path / "x.sh", "echo ran\n")
+    assert run(worksite, "--strict", "bash", script, str(tmp_path / "fifo")).stdout == "ran\n"
 
 
 @pytest.mark.parametrize(
@@ -262,10 +278,11 @@ def test_the_launchers_of_a_script_are_asked_and_the_environments_that_it_activa
         ("conda run -n x python", True),
         ("sky launch job.yaml", True),
         ("ray exec cluster.yaml", True),
-        ("ray job submit", False),
-        ("deepspeed --hostfile=hosts x.py", True),
-        ("nohup deepspeed -H hosts x.py", True),
-        ("deepspeed --hostfile hosts --no_ssh x.py", False),
+        ("ray job submit -- python x.py", False),
+        ("deepspeed --hostfile=/etc/hostname x.py", True),
+        ("nohup deepspeed -H /etc/hostname x.py", True),
+        ("deepspeed --hostfile /etc/hostname --no_ssh x.py", False),
+        ("deepspeed --hostfile none x.py", False),
         ("deepspeed x.py", False),
         ("deepspeed x.py -H", False),
     ],
