@@ -25,6 +25,7 @@ from overlay import log
 from overlay.errors import WorkersError
 from overlay.model import settings
 from overlay.model.rank import note_driver
+from overlay.model.text import counted
 from overlay.runtime.finder import WatchingFinder
 from overlay.runtime.job_log import DRIVER
 from overlay.runtime.process import here
@@ -460,6 +461,12 @@ class Spawned(Interception):
             self._refuse(
                 f"{_UNPATCHED}: its fork server was started before overlay.enable() and cannot be replaced",
                 "call overlay.enable() before the first process is started",
+            )
+        running: Any = sys.modules.get("multiprocessing")
+        if running is not None and (there := len(running.active_children())):
+            log.warning(
+                f"multiprocessing: {counted(there, 'process')} that it has started keep the patches that they had "
+                "at their start, or none. What to do: call overlay.enable() first"
             )
 
     def leave(self) -> None:

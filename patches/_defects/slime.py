@@ -7,6 +7,12 @@ from overlay.defect import above, among, before, beyond, given, other, switched
 from overlay.patches._defects._short_forms import all_of, by_harm, one_of
 
 _PPO = among("advantage_estimator", "ppo")
+#: FSDP's trainer, up to 0.2.2, is other code.
+_MEGATRON = among("train_backend", "megatron")
+#: Of another generate function nobody can tell whether it has a budget of its own.
+_OWN = among(
+    "custom_generate_function_path", None, "slime.rollout.sglang_streaming_rollout.generate_streaming"
+)
 _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
 _WHITENED = switched("normalize_advantages")
@@ -77,7 +83,7 @@ DEFECTS = (
     _oom(
         id="slime.budget-exceeded",
         summary="Micro-batches are balanced without regard to max_tokens_per_gpu, and some exceed it.",
-        when=all_of(switched("use_dynamic_batch_size")),
+        when=all_of(switched("use_dynamic_batch_size"), _MEGATRON),
         only=("0.1-0.2",),
         patch="slime.capped-partitions",
     ),
@@ -165,8 +171,8 @@ DEFECTS = (
         summary="With --fp16 gradients are divided by the scale of the loss twice, and clipping never clips.",
         when=(
             # Megatron leaves the check out itself where the scale of the loss is dynamic.
-            (switched("fp16"), among("loss_scale", None)),
-            (given("loss_scale"), switched("no_check_for_nan_in_loss_and_grad")),
+            (switched("fp16"), among("loss_scale", None), _MEGATRON),
+            (given("loss_scale"), switched("no_check_for_nan_in_loss_and_grad"), _MEGATRON),
         ),
         patch="slime.grads-once",
     ),
@@ -281,8 +287,8 @@ DEFECTS = (
         id="slime.partial-rollout-overlong",
         summary="A resumed response gets the whole token budget again, and may be far too long.",
         when=(
-            (switched("partial_rollout"),),
-            (among("rollout_function_path", _FULLY_ASYNC), beyond("a weight update aborts responses")),
+            (switched("partial_rollout"), _OWN),
+            (among("rollout_function_path", _FULLY_ASYNC), _OWN, beyond("a weight update aborts responses")),
         ),
         patch="slime.partial-rollout-budget",
     ),
@@ -328,7 +334,7 @@ DEFECTS = (
     _silent(
         id="slime.values-divided",
         summary="The critic's values are divided by --rollout-temperature.",
-        when=all_of(_PPO, other("rollout_temperature", 1)),
+        when=all_of(_PPO, other("rollout_temperature", 1), _MEGATRON),
         patch="slime.value-temperature",
     ),
     _oom(
@@ -347,7 +353,7 @@ DEFECTS = (
     _silent(
         id="slime.whitening-by-slice",
         summary="Each context parallel rank normalises advantages by the statistics of its own slices.",
-        when=all_of(_WHITENED, _CP),
+        when=all_of(_WHITENED, _CP, _MEGATRON),
         patch="slime.whiten-over-cp",
         only=("0.2",),
     ),

@@ -49,8 +49,8 @@ PATCH = Patch(
     "Fully asynchronous rollouts resume what a weight update aborts, with or without that option. "
     "slime 0.3 asks for --rollout-max-response-len new tokens each time, so a response resumed twice may be "
     "three times as long as allowed, and still has to fit into a micro-batch. With the patch it gets what it "
-    "has left, and ends as truncated if that is nothing. A user's generate or rollout function gets what it "
-    "asks for, unless the response was aborted.",
+    "has left, and ends as truncated if that is nothing. A user's generate function gets what it asks for, "
+    "also for a response that was aborted: it may keep a budget of its own.",
     changes=("numbers", "memory"),
     met="--partial-rollout or fully asynchronous rollouts, with slime's own generate function, or its "
     "streaming one.",
