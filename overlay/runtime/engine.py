@@ -268,7 +268,9 @@ class Engine:
             if session is not None:
                 self.job_log.clear()
                 session.close()
-                self._past = {**self._past, **session.entries}
+                # One that never was in place says less than what is known of it from a session before.
+                past, new = self._past, session.entries.items()
+                self._past = {**past, **{n: one for n, one in new if n not in past or one.state != "waiting"}}
                 self._opened = None
                 out = sum(entry.state == "reverted" for entry in session.entries.values())
                 if ranks := self.job_log.compared_with:

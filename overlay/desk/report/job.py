@@ -263,7 +263,7 @@ def _compared(job: Job, ledgers: Sequence[str], statuses: Mapping[str, Status]) 
 
     `ledgers`: the digest of each process's ledger. `statuses`: the ledgers by digest.
     """
-    common = set.intersection(*(set(status.selection) for status in statuses.values()))
+    common = set.intersection(*(set(_selected(status)) for status in statuses.values()))
     of_ledger: dict[str, list[int]] = {}
     for place, ledger in enumerate(ledgers):
         of_ledger.setdefault(ledger, []).append(place)
@@ -285,30 +285,37 @@ def _compared(job: Job, ledgers: Sequence[str], statuses: Mapping[str, Status]) 
     return job.replace(groups=tuple(groups), differences=tuple(differences))
 
 
+def _selected(status: Status) -> Sequence[str]:
+    """Return what was selected. `disable()` forgets the selection, and keeps what became of each patch."""
+    return status.selection if status.enabled else [patch.patch for patch in status.patches]
+
+
 def _statement(status: Status, common: set[str]) -> agreement.Statement:
     """Return what a ledger says, as ranks say it to each other. `common`: patches that all have selected.
 
-    A patch that waits for its modules says nothing yet, which is no difference.
+    A patch that waits for its modules says nothing yet, which is no difference. One that `disable()` took
+    out was in place until then: ranks that disable at their end must have had the same in place.
     """
-    if not status.enabled:
-        return agreement.Statement()
-    own = [name for name in status.selection if name not in common]
+    own = [name for name in _selected(status) if name not in common]
     code = {name: f"code {digest[:12]}" for name, digest in status.code.items()}
     facts = {
         **code,
         "overlay": ", ".join(filter(None, [status.version, code.get("overlay", "")])),
+        "enabled at the end": "yes" if status.enabled else "no",
         "Python": status.python,
-        "strict": "yes" if status.strict else "no",
-        "pinned to": status.pinned or "nothing",
         "selection": ", and ".join([f"{len(common)} that all have", *([", ".join(own)] if own else [])]),
         **{f"half-patched: {what}": "yes" for what in status.half_patched},
     }
-    outcome, notes = {}, {}
+    outcome: dict[str, str] = {}
+    notes: dict[str, str] = {}
+    if status.enabled:  # `disable()` forgets these
+        outcome = {"strict": "yes" if status.strict else "no", "pinned to": status.pinned or "nothing"}
     for patch in status.patches:
         begun = patch.state == "waiting" and any(site.state == "applied" for site in patch.sites)
         if begun or patch.state != "waiting":
-            outcome[patch.patch] = "applied" if begun else patch.state
-            notes[patch.patch] = patch.reason
+            out = patch.state == "reverted" and not status.enabled
+            outcome[patch.patch] = "applied" if begun or out else patch.state
+            notes[patch.patch] = "taken out since" if out else patch.reason
         for target in patch.verdict.targets if patch.verdict is not None else ():
             if target.version:
                 outcome[f"{target.project} version"] = target.version

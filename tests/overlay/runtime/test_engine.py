@@ -110,6 +110,22 @@ def test_many_times_is_once(upstream: Upstream, engines: Engines, capsys: pytest
     assert core.scale(1) == 200
 
 
+def test_a_session_that_put_nothing_in_place_leaves_what_is_known_of_the_one_before(
+    upstream: Upstream, engines: Engines
+) -> None:
+    refusing = upstream.patch({"fakeup.core:Engine.run": failing("no")}, name="fakeup.refusing")
+    engine, core = engines(refusing, upstream.patch()), upstream.load()
+    engine.enable("fakeup.scale")
+    assert core.scale(1) == 200
+    engine.disable()
+    with pytest.raises(PatchError):
+        engine.enable(strict=True)
+    assert {one.patch: (one.state, one.reason) for one in engine.status().patches} == {
+        "fakeup.scale": ("reverted", ""),
+        "fakeup.refusing": ("failed", "RuntimeError: no"),
+    }
+
+
 def test_what_was_disabled_before_its_import_was_never_in_place(upstream: Upstream, enabled: Engines) -> None:
     engine = enabled(upstream.patch())
     engine.disable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,7 +59,7 @@ def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> N
         ({"version": "9.9"}, "overlay", "9.9"),
         ({"code": {"overlay": "feed" * 16}}, "overlay", "1, code feedfeedfeed"),
         ({"code": {"pack acme": "feed" * 16}}, "pack acme", "code feedfeedfeed"),
-        ({"enabled": False}, "overlay", "not enabled"),
+        ({"enabled": False}, "enabled at the end", "no"),
         ({"python": "3.12.1"}, "Python", "3.12.1"),
         ({"strict": True}, "strict", "yes"),
         ({"pinned": "sha256:1"}, "pinned to", "sha256:1"),
@@ -78,6 +79,51 @@ def test_a_rank_that_differs_is_named_with_what_it_says(
     (one,) = found.to_dict()["differences"]
     assert (one["fact"], one["said"][0][0], one["said"][1]) == (fact, "ranks 0,2", ["rank 1", said])
     assert found.gaps() == []
+
+
+def disabled(status: dict[str, Any]) -> dict[str, Any]:
+    """Return a ledger as it is after `disable()`, which keeps no settings of the session."""
+    patches = [
+        {**one, "state": "reverted"} if one["state"] == "applied" else one
+        for one in deepcopy(status["patches"])
+    ]
+    return {**status, "enabled": False, "strict": False, "pinned": "", "selection": [], "patches": patches}
+
+
+def test_ranks_that_all_disabled_are_compared_all_the_same(tmp_path: Path) -> None:
+    site = unknown_verl(tmp_path / "site")
+    applied = made.status(site, strict=True, pinned="sha256:1")
+    made.patch_of(applied, ID).update(state="applied", reason="")
+    off = disabled(applied)
+    assert facts(read(tmp_path, off, off, off)) == []
+    # Beside ranks that stay enabled, that is said once, and not of each patch and setting.
+    assert facts(read(tmp_path, applied, off)) == ["enabled at the end"]
+
+    refused = disabled(applied)
+    made.patch_of(refused, ID).update(state="skipped", reason="a wrapper is there")
+    found = read(tmp_path, off, refused, off, off)
+    assert [group.name for group in found.groups] == ["ranks 0,2-3", "rank 1"]
+    assert found.to_dict()["differences"] == [
+        {
+            "fact": ID,
+            "said": [
+                ["ranks 0,2-3", "applied (taken out since)"],
+                ["rank 1", "skipped (a wrapper is there)"],
+            ],
+        }
+    ]
+    assert "do not agree" in headline({}, found).text
+    # Also if only one of them stays enabled.
+    assert facts(read(tmp_path, applied, refused)) == ["enabled at the end", ID]
+
+    fewer = {**off, "patches": [one for one in off["patches"] if one["patch"] != ID]}
+    assert facts(read(tmp_path, off, fewer)) == ["selection"]
+    assert facts(read(tmp_path, off, {**off, "version": "9.9"})) == ["overlay"]
+    another = deepcopy(off)
+    for patch in another["patches"]:
+        for target in (patch["verdict"] or {"targets": ()})["targets"]:
+            target["version"] = "0.8.1"
+    assert facts(read(tmp_path, off, another)) == ["verl version"]
 
 
 def test_versions_and_sources_that_differ_are_named(tmp_path: Path) -> None:
