@@ -53,9 +53,10 @@ _SLIME: dict[str, object] = {
         "use_dynamic_global_batch_size", "use_opd", "use_rollout_routing_replay",
     ), False),
     **dict.fromkeys((
-        "ckpt_step", "custom_generate_function_path", "custom_reward_post_process_path", "dynamic_sampling_filter_path", "eps_clip_c",
-        "eval_config", "eval_max_prompt_len", "eval_min_new_tokens", "opd_teacher_ckpt_step", "opd_type",
-        "ref_ckpt_step", "rollout_all_samples_process_path", "rollout_batch_size", "rollout_max_prompt_len",
+        "ckpt_step", "custom_generate_function_path", "custom_reward_post_process_path",
+        "dynamic_sampling_filter_path", "eps_clip_c", "eval_config", "eval_max_prompt_len",
+        "eval_min_new_tokens", "opd_teacher_ckpt_step", "opd_type", "ref_ckpt_step",
+        "rollout_all_samples_process_path", "rollout_batch_size", "rollout_max_prompt_len",
         "rollout_sample_filter_path",
     ), None),
     "advantage_estimator": "grpo", "critic_lr_warmup_iters": 0, "distributed_timeout_minutes": 10,

@@ -464,10 +464,10 @@ class Spawned(Interception):
             )
         running: Any = sys.modules.get("multiprocessing")
         if running is not None and (there := len(running.active_children())):
-            log.warning(
-                f"multiprocessing: {counted(there, 'process')} that it has started keep the patches that they had "
-                "at their start, or none. What to do: call overlay.enable() first"
-            )
+            what = "keep the patches that they had at their start, or none"
+            way_out = "call overlay.enable() before they start"
+            who = f"{counted(there, 'process')} running here"
+            log.warning(f"multiprocessing: {who} {what}. To avoid that: {way_out}")
 
     def leave(self) -> None:
         """Restore the original."""
