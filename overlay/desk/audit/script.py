@@ -159,6 +159,9 @@ class _Script:
 
     def read(self, path: str) -> None:
         """Follow a script, or a file that it reads."""
+        before, chained, within = self._before, self._chained, self._within
+        # What stands in a file is no surer than the command that reads it.
+        self._before, self._within = "", [*within, *(["if"] if chained else [])]
         self._paths.append(path)
         tokens = _tokens(file_text(path).replace("\r\n", "\n"))
         for is_operator, text in tokens:
@@ -172,6 +175,7 @@ class _Script:
                 self._words.append(text)
             else:
                 self._open_or_close(text, tokens)
+        self._before, self._chained, self._within = before, chained, within
         self._returned = False
         self._paths.pop()
 

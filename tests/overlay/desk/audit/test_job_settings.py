@@ -189,6 +189,24 @@ def test_a_file_that_is_sourced_may_end_early(text: str, word: str, tmp_path: Pa
     assert said(settings(tmp_path, "source more.sh\nx --fast --ranks $N")).word == word
 
 
+@pytest.mark.parametrize(
+    ("text", "more", "word"),
+    [
+        ("N=1\n[ -n $M ] && source more.sh\nx --fast --ranks $N", "N=2\n", "untold"),
+        ("N=1\n[[ -n $M ]] && . more.sh\nx --fast --ranks $N", "A=1\nN=2\n", "untold"),
+        ("N=1\ntrue || source more.sh\nx --fast --ranks $N", "A=1; N=2\n", "untold"),
+        ("N=1\nsource more.sh | tee log\nx --fast --ranks $N", "A=1\nN=2\n", "untold"),
+        ("[ -n $M ] && source more.sh\nx --fast --ranks 2", "A=1\nexit 1\n", "met"),
+        # What stands behind it is chained as before, and its first command is not.
+        ("N=1\nsource more.sh && N=2\nx --fast --ranks $N", "A=1\n", "untold"),
+        ("N=1\nsource more.sh || exit 1\nx --fast --ranks $N", "N=2\n", "met"),
+    ],
+)
+def test_a_file_that_is_sourced_perhaps(text: str, more: str, word: str, tmp_path: Path) -> None:
+    (tmp_path / "more.sh").write_text(more)
+    assert said(settings(tmp_path, text)).word == word
+
+
 def test_a_variable_with_a_default_is_taken_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
