@@ -100,6 +100,13 @@ def _line_end(text: str, at: int) -> int:
     return len(text) if end < 0 else end
 
 
+def _with_bare_name(word: str) -> str:
+    """Return a word of a declaration with the quotation around its value alone: `"X=$Y"` is `X="$Y"`."""
+    name = word[: word.find("=") + 1] or word
+    still_open = [quote for quote in "\"'" if name.count(quote) % 2]
+    return re.sub(r"[\\'\"]", "", name) + "".join(still_open[:1]) + word[len(name) :]
+
+
 def _tokens(text: str) -> Iterator[tuple[bool, str]]:
     """Yield the words of a script as they are written, with `False`, and its operators, with `True`."""
     at = 0
@@ -272,13 +279,16 @@ class _Script:
 
     def _declare(self, words: list[str]) -> None:
         """Follow `declare` and the like, which assign what has a value; some flags change the value."""
-        plain = all(_PLAIN_FLAGS.fullmatch(word) for word in words if word[0] in "-+")
+        words = [_with_bare_name(word) for word in words]
+        plain = all(_PLAIN_FLAGS.fullmatch(word) for word in words if word[:1] in ("-", "+", "$", "`"))
         for word in words:
             if plain and _ASSIGNED.match(word):
                 self._assign(word)
-            elif any(word[0] == "-" and "n" in word for word in words):
+            elif any(word[:1] == "-" and "n" in word for word in words):
                 self._loose.add(_ALL)  # a name for another variable
-            elif not plain:
+            elif re.match("[^=]*[$`{]", word):
+                self._forget()  # any name
+            elif not plain or "=" in word:
                 self._loose.add(re.split(r"[\[+=]", word)[0])
 
     def _set(self, name: str, words: list[str]) -> None:
