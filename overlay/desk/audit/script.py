@@ -20,6 +20,8 @@ Word = tuple[str, bool]
 
 
 _OPERATOR = re.compile(r"\d*(?:&>>?|>>|>&|<<<|<<-?|<&|<>|>\||[<>])(?!\()|;;&?|;&|&&|\|\||\|&|[;|&()\n]")
+#: What begins a document, and the word that ends it.
+_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*((?:\\.|'[^'\n]*'|\"[^\"\n]*\"|[^\s;&|()<>'\"\\])+)")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)$", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])(.*))?\})$", re.DOTALL)
 #: What assigns in an arithmetic expression.
@@ -85,14 +87,31 @@ def _end(text: str, at: int, *, quoted: bool = False) -> int:
         return at + 1 + (opened == "\\")
     closing = {"(": ")", "{": "}"}.get(opened[-1], opened[-1])
     at += len(opened)
+    ends: list[str] = []  # of the documents that begin in the next line
     while text[at] != closing:
-        if closing == ")" and text[at] == "#" and text[at - 1] in " \t\n(":
+        document = _DOCUMENT.match(text, at) if closing == ")" else None
+        if document:
+            ends.append(document[1])
+            at = document.end()
+        elif text[at] == "\n" and ends:
+            after = _after_documents(text, at + 1, ends)
+            at, ends = (after if after < len(text) else at), []  # else it was a shift in arithmetic
+        elif closing == ")" and text[at] == "#" and text[at - 1] in " \t\n(":
             at = _line_end(text, at)
         elif opened == "'" or (text[at] == "(" and closing != ")"):
             at += 1
         else:
             at = _end(text, at, quoted=opened == '"' or (quoted and closing == "}"))
     return at + 1
+
+
+def _after_documents(text: str, at: int, ends: list[str]) -> int:
+    """Return where the last of the documents ends that begin at a place and end with these words."""
+    for word in ends:
+        bare = re.escape(re.sub(r"[\\'\"]", "", word))
+        closed = re.compile(rf"^\t*{bare}$", re.MULTILINE).search(text, at)
+        at = closed.end() if closed else len(text)
+    return at
 
 
 def _line_end(text: str, at: int) -> int:
@@ -121,17 +140,14 @@ def _tokens(text: str) -> Iterator[tuple[bool, str]]:
             at = _end(text, at + (operator is None and text[at] in "<>"))
             while at < len(text) and (text[at] not in " \t\n;&|()<>" or text[at - 1 : at + 1] == "=("):
                 at = _end(text, at)
-            ends = [text[start:at].strip("'\"") if word == "" else word for word in ends]
+            ends = [word or text[start:at] for word in ends]
             yield False, text[start:at]
         else:
             at = operator.end()
             if operator[0] in ("<<", "<<-"):
                 ends.append("")
             if operator[0] == "\n":
-                for word in ends:
-                    closed = re.compile(rf"^\t*{re.escape(word)}$", re.MULTILINE).search(text, at)
-                    at = closed.end() if closed else len(text)
-                ends = []
+                at, ends = _after_documents(text, at, ends), []
             yield True, operator[0]
     yield True, "\n"
 

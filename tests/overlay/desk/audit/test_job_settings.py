@@ -174,6 +174,18 @@ def said(found: JobSettings, *when: Condition) -> Answer:
         ("N=1\nexport {M,N}=4\nx --fast --ranks $N", "untold", "ranks is $N"),
         ("declare $FLAGS N=1+1\nx --fast --ranks $N", "untold", "ranks is $N"),
         ('N=1\nexport M="$V=4" P=$(y)\nx --fast --ranks $N', "not-met", "ranks is 1"),
+        # A document within an expansion.
+        (
+            "N=1\nX=$(cat <<EOF\nit's one\nEOF\n)\nN=4\nY=$(cat <<EOF\nit's two\nEOF\n)\nx --fast --ranks $N",
+            "met",
+            "ranks is 4",
+        ),
+        ("X=\"$(cat <<'E' | y 'a b'\n:) \" (\nE\n)\"\nx --fast --ranks 2", "met", "ranks is 2"),
+        ("X=$(cat <<-E <<\\F\n\t'\n\tE\n'\nE\n(\nF\n)\nx --fast --ranks 2", "met", "ranks is 2"),
+        ("cat <<\\E\nit's\nE\nx --fast --ranks 2", "met", "ranks is 2"),
+        ("X=$((1 << 2\n))\nx --fast --ranks 2", "met", "ranks is 2"),
+        ('X=$(y <<< "it\'s")\nY=$((1<<2))\nx --fast --ranks 2 --other "it\'s"', "met", "ranks is 2"),
+        ("N=2\nY=$((1 <<\nN))\nx --fast --ranks $N", "met", "ranks is 2"),
         # Left open by a template.
         ("x --fast --ranks {{other}}", "untold", "ranks is {{other}} in the file"),
         ("x --fast --ranks @OTHER@", "untold", "ranks is @OTHER@ in the file"),
