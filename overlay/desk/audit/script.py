@@ -298,7 +298,8 @@ class _Script:
         words = [_with_bare_name(word) for word in words]
         plain = all(_PLAIN_FLAGS.fullmatch(word) for word in words if word[:1] in ("-", "+", "$", "`"))
         for word in words:
-            if plain and _ASSIGNED.match(word):
+            # With `-a`, brackets in quotes make an array as well.
+            if plain and _ASSIGNED.match(word) and not re.match("[^=]*=['\"]+\\(", word):
                 self._assign(word)
             elif any(word[:1] == "-" and "n" in word for word in words):
                 self._loose.add(_ALL)  # a name for another variable

@@ -174,6 +174,7 @@ def said(found: JobSettings, *when: Condition) -> Answer:
         ("N=1\nexport {M,N}=4\nx --fast --ranks $N", "untold", "ranks is $N"),
         ("declare $FLAGS N=1+1\nx --fast --ranks $N", "untold", "ranks is $N"),
         ('N=1\nexport M="$V=4" P=$(y)\nx --fast --ranks $N', "not-met", "ranks is 1"),
+        ("declare -a 'N=(3 4)'\nx --fast --ranks $N", "untold", "ranks is $N"),
         # A document within an expansion.
         (
             "N=1\nX=$(cat <<EOF\nit's one\nEOF\n)\nN=4\nY=$(cat <<EOF\nit's two\nEOF\n)\nx --fast --ranks $N",
