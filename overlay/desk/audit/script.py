@@ -20,6 +20,8 @@ Word = tuple[str, bool]
 
 
 _OPERATOR = re.compile(r"\d*(?:&>>?|>>|>&|<<<|<<-?|<&|<>|>\||[<>])(?!\()|;;&?|;&|&&|\|\||\|&|[;|&()\n]")
+#: What begins a document, and the word that ends it.
+_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*((?:\\.|'[^'\n]*'|\"[^\"\n]*\"|[^\s;&|()<>'\"\\])+)")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)$", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])(.*))?\})$", re.DOTALL)
 #: What assigns in an arithmetic expression.
@@ -85,8 +87,16 @@ def _end(text: str, at: int, *, quoted: bool = False) -> int:
         return at + 1 + (opened == "\\")
     closing = {"(": ")", "{": "}"}.get(opened[-1], opened[-1])
     at += len(opened)
+    ends: list[str] = []  # of the documents that begin in the next line
     while text[at] != closing:
-        if closing == ")" and text[at] == "#" and text[at - 1] in " \t\n(":
+        document = _DOCUMENT.match(text, at) if closing == ")" else None
+        if document:
+            ends.append(document[1])
+            at = document.end()
+        elif text[at] == "\n" and ends:
+            after = _after_documents(text, at + 1, ends)
+            at, ends = (after if after < len(text) else at), []  # else it was a shift in arithmetic
+        elif closing == ")" and text[at] == "#" and text[at - 1] in " \t\n(":
             at = _line_end(text, at)
         elif opened == "'" or (text[at] == "(" and closing != ")"):
             at += 1
@@ -95,9 +105,25 @@ def _end(text: str, at: int, *, quoted: bool = False) -> int:
     return at + 1
 
 
+def _after_documents(text: str, at: int, ends: list[str]) -> int:
+    """Return where the last of the documents ends that begin at a place and end with these words."""
+    for word in ends:
+        bare = re.escape(re.sub(r"[\\'\"]", "", word))
+        closed = re.compile(rf"^\t*{bare}$", re.MULTILINE).search(text, at)
+        at = closed.end() if closed else len(text)
+    return at
+
+
 def _line_end(text: str, at: int) -> int:
     end = text.find("\n", at)
     return len(text) if end < 0 else end
+
+
+def _with_bare_name(word: str) -> str:
+    """Return a word of a declaration with the quotation around its value alone: `"X=$Y"` is `X="$Y"`."""
+    name = word[: word.find("=") + 1] or word
+    still_open = [quote for quote in "\"'" if name.count(quote) % 2]
+    return re.sub(r"[\\'\"]", "", name) + "".join(still_open[:1]) + word[len(name) :]
 
 
 def _tokens(text: str) -> Iterator[tuple[bool, str]]:
@@ -114,17 +140,14 @@ def _tokens(text: str) -> Iterator[tuple[bool, str]]:
             at = _end(text, at + (operator is None and text[at] in "<>"))
             while at < len(text) and (text[at] not in " \t\n;&|()<>" or text[at - 1 : at + 1] == "=("):
                 at = _end(text, at)
-            ends = [text[start:at].strip("'\"") if word == "" else word for word in ends]
+            ends = [word or text[start:at] for word in ends]
             yield False, text[start:at]
         else:
             at = operator.end()
             if operator[0] in ("<<", "<<-"):
                 ends.append("")
             if operator[0] == "\n":
-                for word in ends:
-                    closed = re.compile(rf"^\t*{re.escape(word)}$", re.MULTILINE).search(text, at)
-                    at = closed.end() if closed else len(text)
-                ends = []
+                at, ends = _after_documents(text, at, ends), []
             yield True, operator[0]
     yield True, "\n"
 
@@ -159,6 +182,9 @@ class _Script:
 
     def read(self, path: str) -> None:
         """Follow a script, or a file that it reads."""
+        before, chained, within = self._before, self._chained, self._within
+        # What stands in a file is no surer than the command that reads it.
+        self._before, self._within = "", [*within, *(["if"] if chained else [])]
         self._paths.append(path)
         tokens = _tokens(file_text(path).replace("\r\n", "\n"))
         for is_operator, text in tokens:
@@ -172,6 +198,7 @@ class _Script:
                 self._words.append(text)
             else:
                 self._open_or_close(text, tokens)
+        self._before, self._chained, self._within = before, chained, within
         self._returned = False
         self._paths.pop()
 
@@ -268,13 +295,17 @@ class _Script:
 
     def _declare(self, words: list[str]) -> None:
         """Follow `declare` and the like, which assign what has a value; some flags change the value."""
-        plain = all(_PLAIN_FLAGS.fullmatch(word) for word in words if word[0] in "-+")
+        words = [_with_bare_name(word) for word in words]
+        plain = all(_PLAIN_FLAGS.fullmatch(word) for word in words if word[:1] in ("-", "+", "$", "`"))
         for word in words:
-            if plain and _ASSIGNED.match(word):
+            # With `-a`, brackets in quotes make an array as well.
+            if plain and _ASSIGNED.match(word) and not re.match("[^=]*=['\"]+\\(", word):
                 self._assign(word)
-            elif any(word[0] == "-" and "n" in word for word in words):
+            elif any(word[:1] == "-" and "n" in word for word in words):
                 self._loose.add(_ALL)  # a name for another variable
-            elif not plain:
+            elif re.match("[^=]*[$`{]", word):
+                self._forget()  # any name
+            elif not plain or "=" in word:
                 self._loose.add(re.split(r"[\[+=]", word)[0])
 
     def _set(self, name: str, words: list[str]) -> None:

@@ -156,6 +156,37 @@ def said(found: JobSettings, *when: Condition) -> Answer:
         ('N=1\n"export" N=2\nx --fast --ranks $N', "met", "ranks is 2"),
         ("N=1\n: $((N=2))\nx --fast --ranks $N", "untold", "ranks is $N"),
         ("N=2\n: $((N * 8 == 16))\nx --fast --ranks $N", "met", "ranks is 2"),
+        # A declaration whose name is quoted, or not known.
+        ('N=1\nexport "N=4"\nx --fast --ranks $N', "met", "ranks is 4"),
+        ("N=1\nexport 'N=4'\nx --fast --ranks $N", "met", "ranks is 4"),
+        ('N=1\ndeclare -x "N=4"\nx --fast --ranks $N', "met", "ranks is 4"),
+        ('N=1\nreadonly "N"=4\nx --fast --ranks $N', "met", "ranks is 4"),
+        ("N=1\nexport N\\=4\nx --fast --ranks $N", "met", "ranks is 4"),
+        ('M=4\nexport "N=$M"\nx --fast --ranks $N', "met", "ranks is 4"),
+        ("M=4\nexport 'N=$M'\nx --fast --ranks $N", "untold", "ranks is $M"),
+        ("N=1\ndeclare \"-i\" 'N=1+1'\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("A=(--ranks 1)\ndeclare 'A[\"x=y\"]=3'\nx --fast ${A[@]}", "untold", "ranks is not"),
+        ("N=1\nexport $(grep -v '^#' job.env | xargs)\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\nexport `cat job.env`\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("export $(cat job.env)\nx --fast --ranks ${N:-1}", "untold", "ranks is ${N:-1}"),
+        ('N=1\nV=N\ndeclare "$V=4"\nx --fast --ranks $N', "untold", "ranks is $N"),
+        ("N=1\nV=N\nexport $V=4\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\nexport {M,N}=4\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("declare $FLAGS N=1+1\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ('N=1\nexport M="$V=4" P=$(y)\nx --fast --ranks $N', "not-met", "ranks is 1"),
+        ("declare -a 'N=(3 4)'\nx --fast --ranks $N", "untold", "ranks is $N"),
+        # A document within an expansion.
+        (
+            "N=1\nX=$(cat <<EOF\nit's one\nEOF\n)\nN=4\nY=$(cat <<EOF\nit's two\nEOF\n)\nx --fast --ranks $N",
+            "met",
+            "ranks is 4",
+        ),
+        ("X=\"$(cat <<'E' | y 'a b'\n:) \" (\nE\n)\"\nx --fast --ranks 2", "met", "ranks is 2"),
+        ("X=$(cat <<-E <<\\F\n\t'\n\tE\n'\nE\n(\nF\n)\nx --fast --ranks 2", "met", "ranks is 2"),
+        ("cat <<\\E\nit's\nE\nx --fast --ranks 2", "met", "ranks is 2"),
+        ("X=$((1 << 2\n))\nx --fast --ranks 2", "met", "ranks is 2"),
+        ('X=$(y <<< "it\'s")\nY=$((1<<2))\nx --fast --ranks 2 --other "it\'s"', "met", "ranks is 2"),
+        ("N=2\nY=$((1 <<\nN))\nx --fast --ranks $N", "met", "ranks is 2"),
         # Left open by a template.
         ("x --fast --ranks {{other}}", "untold", "ranks is {{other}} in the file"),
         ("x --fast --ranks @OTHER@", "untold", "ranks is @OTHER@ in the file"),
@@ -187,6 +218,24 @@ def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
 def test_a_file_that_is_sourced_may_end_early(text: str, word: str, tmp_path: Path) -> None:
     (tmp_path / "more.sh").write_text(text)
     assert said(settings(tmp_path, "source more.sh\nx --fast --ranks $N")).word == word
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "word"),
+    [
+        ("N=1\n[ -n $M ] && source more.sh\nx --fast --ranks $N", "N=2\n", "untold"),
+        ("N=1\n[[ -n $M ]] && . more.sh\nx --fast --ranks $N", "A=1\nN=2\n", "untold"),
+        ("N=1\ntrue || source more.sh\nx --fast --ranks $N", "A=1; N=2\n", "untold"),
+        ("N=1\nsource more.sh | tee log\nx --fast --ranks $N", "A=1\nN=2\n", "untold"),
+        ("[ -n $M ] && source more.sh\nx --fast --ranks 2", "A=1\nexit 1\n", "met"),
+        # What stands behind it is chained as before, and its first command is not.
+        ("N=1\nsource more.sh && N=2\nx --fast --ranks $N", "A=1\n", "untold"),
+        ("N=1\nsource more.sh || exit 1\nx --fast --ranks $N", "N=2\n", "met"),
+    ],
+)
+def test_a_file_that_is_sourced_perhaps(text: str, more: str, word: str, tmp_path: Path) -> None:
+    (tmp_path / "more.sh").write_text(more)
+    assert said(settings(tmp_path, text)).word == word
 
 
 def test_a_variable_with_a_default_is_taken_from_the_environment(
