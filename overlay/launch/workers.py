@@ -330,15 +330,16 @@ def _require() -> None:
     """
     import os
     import sys
+    from importlib import import_module
 
     if os.environ.get("OVERLAY", "").strip().lower() in ("", "0", "false", "no", "off"):
         return
     try:
-        from overlay.launch.startup import refuse
+        startup = import_module("overlay.launch.startup")
     except ImportError:
         way_out = "install it there, or start what runs there with OVERLAY=0 in its env_vars"
         raise RuntimeError(f"{sys.executable} has no overlay, and the job is strict: {way_out}") from None
-    refuse()
+    startup.refuse()
 
 
 _require.__module__ = "__main__"  # so that Ray does
