@@ -28,10 +28,10 @@ _RAY_ELSEWHERE = ("exec", "submit", "up")
 _HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile")
 #: What a script sources that activates an environment, with what stands behind it.
 _SOURCED = re.compile(r"(?:^|[\s;&|(])(?:source|\.)\s+([^\n;&|]*\bactivate\b[^\n;&|)]*)", re.MULTILINE)
-#: What else in a script starts a Python that cannot be told.
+#: What else in a script starts a Python that cannot be told; of the last ones, if they are there.
 _OTHERS = re.compile(
     r"\b(?:(?:conda|mamba|micromamba)\b[^\n;&|]*\bactivate\b|deepspeed\b[^\n]*\s(?:-H|--hostfile)\b"
-    r"|(?:conda|hatch|mamba|micromamba|pdm|pipenv|poetry|uv)\s+run\b)"
+    r"|(conda|hatch|mamba|micromamba|pdm|pipenv|poetry|uv)\s+run\b)"
 )
 #: Shells without `"$@"`.
 _OTHER_SHELLS = ("csh", "fish", "tcsh")
@@ -187,10 +187,10 @@ def in_script(
     files = (which(word, path=path) or word for word in words[words[0] == shell[0] :])
     with suppress(OSError), open(next(filter(os.path.isfile, files), ""), errors="replace") as script:
         text += script.read(_MOST_TEXT)
-    text = re.sub(r"(?m)(?:^|\s)#.*$|^\s*(?:echo|printf)\b.*$", "", text)
+    text = re.sub(r"(?m)(?:^|\s)#.*$|^\s*(?:echo|printf)\b.*$", "", text).replace("\\\n", " ")
     named = re.findall(rf"(?<![\w./-])((?:/[\w./-]+/)?(?:{'|'.join(_LAUNCHERS)}))(?=[\s\"')])", text)
     found = {name: one for name in dict.fromkeys(named) if (one := interpreter_of([name], path))}
-    untold = _OTHERS.search(text) is not None
+    untold = any(not match[1] or which(match[1], path=path) for match in _OTHERS.finditer(text))
     for argument in _SOURCED.findall(text):
         written = re.sub(
             r"^(?:~|\$HOME|\$\{HOME\})/", os.path.expanduser("~/"), re.sub("[\"']", "", argument)

@@ -246,6 +246,8 @@ def test_the_launchers_of_a_script_are_asked_and_the_environments_that_it_activa
         assert bool(done.stderr) == (done.returncode == 1)
         return done.stderr
 
+    assert said("L=(pipenv run python3)") == ""  # which is not there
+    program(bins / "pipenv", "#!/bin/sh\n")
     for healthy in ("", "# ray start", ": x/accelerate my-ray", f". {worksite.folder}/bin/activate"):
         assert said(healthy) == ""
     assert said("false && . /not/there/bin/activate") == ""
@@ -255,7 +257,8 @@ def test_the_launchers_of_a_script_are_asked_and_the_environments_that_it_activa
     for unknown in (
         ". $NAME/bin/activate", 'false && . "$NAME"/bin/activate', f". {worksite.folder}/bin/activate NAME",
         "true || conda activate x", 'true || source "$(dirname "$0")/../x/bin/activate"',
-        "true || . ./activate", "L=(uv run python3)", "true || deepspeed --num_nodes 2 --hostfile hosts x.py",
+        "true || . ./activate", "L=(pipenv run python3)",
+        "true || deepspeed --num_nodes 2 \\\n --hostfile hosts x.py",
     ):  # fmt: skip
         assert "cannot tell which Python bash starts: it activates" in said(unknown), unknown
 
