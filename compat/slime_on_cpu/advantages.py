@@ -43,6 +43,8 @@ def whiten(shares: Sequence[Sequence[tuple[int, int]]], kind: str, seed: str) ->
     draw = torch.Generator().manual_seed(random.Random(f"{seed}/{shares}/{kind}").randrange(2**31))
     offset = 3000 if kind == "large rewards" else 0
     rewards = [(torch.randn(len(share), generator=draw) + offset).tolist() for share in shares]
+    if kind == "hook":  # slime whitens them in float32, where close ones lose their deviation
+        rewards = [[(-1) ** at * (at + 1 + abs(one) % 1) for at, one in enumerate(own)] for own in rewards]
     masks = [[(torch.rand(count, generator=draw) < 0.8).float() for _, count in share] for share in shares]
     for mask in itertools.chain.from_iterable(masks):
         mask[-1] = 1
@@ -95,13 +97,14 @@ def own_advantages(_: Any, data: dict[str, Any]) -> None:
     values = [torch.full_like(*one) for one in zip(data["log_probs"], data["rewards"], strict=True)]
     flat = torch.cat(values)
     ones = torch.ones_like(flat)
-    if len(flat.unique()) > 1:
-        mine = loss.distributed_masked_whiten(flat, ones, process_group=mpu.get_tensor_model_parallel_group())
-        exact = flat.double()
-        if ((exact - exact.mean()) / exact.std() - mine).abs().max() > 1e-3:
-            raise RuntimeError(f"whitened over this rank alone, {flat} became {mine}")
+    alone = mpu.get_tensor_model_parallel_group()
     everybody = mpu.get_data_parallel_group(with_context_parallel=True)
+    mine = loss.distributed_masked_whiten(flat, ones, process_group=alone) if len(flat.unique()) > 1 else None
+    # First the collective of all, then what raises.
     loss.distributed_masked_whiten(flat, ones, process_group=everybody)
+    exact = flat.double()
+    if mine is not None and ((exact - exact.mean()) / exact.std() - mine).abs().max() > 1e-3:
+        raise RuntimeError(f"whitened over this rank alone, {flat} became {mine}")
     data["advantages"] = data["returns"] = values
 
 
