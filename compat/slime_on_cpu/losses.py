@@ -85,6 +85,8 @@ class Job:
         inside = self.rows >= 0
         local[inside] = self.full[self.rows[inside]][:, self.columns]
         self.logits = local.requires_grad_()
+        #: What float32 rounds off the largest log-probability. `reference` sets it.
+        self.rounding = 0.0
         #: Of a rollout with top-p, for releases that take them.
         self.sets: dict[str, Any] = {}
 
@@ -112,6 +114,7 @@ class Job:
         """Return the leaf of all logits in float64, and log-probabilities and entropies of each response."""
         leaf = self.full.double().requires_grad_()
         logs = torch.log_softmax(leaf / self.args.rollout_temperature, -1)
+        self.rounding = 2**-24 * float(-logs.detach().masked_fill(logs == -torch.inf, 0).min())
         # What has no probability has no part in the entropy.
         entropies = -(logs.exp() * logs.masked_fill(logs == -torch.inf, 0)).sum(-1)
         log_probs, kept, start = [], [], 0
@@ -203,7 +206,8 @@ def outputs(
     with torch.no_grad():
         again = job.call(with_entropy=with_entropy)
     same = [torch.equal(a, b) for key in found for a, b in zip(found[key], again[key], strict=True)]
-    return {"errors": errors, "rows": int(sum(map(len, found["log_probs"]))), "same": all(same)}
+    rows = int(sum(map(len, found["log_probs"])))
+    return {"errors": errors, "rounding": job.rounding, "rows": rows, "same": all(same)}
 
 
 def loss(shape: Sequence[tuple[int, int]], *, seed: int, **changed: Any) -> dict[str, Any]:
@@ -233,7 +237,7 @@ def loss(shape: Sequence[tuple[int, int]], *, seed: int, **changed: Any) -> dict
     off = float((value / ranks - wanted.detach()).abs() / size.clamp_min(1e-30))
     errors = {"loss": off, "gradient": error(job.logits.grad, job.local(gradient))}
     logged = dict(zip(log["keys"], log["values"][1:].tolist(), strict=True))
-    return {"errors": errors, "entropy": logged.get("entropy_loss")}
+    return {"errors": errors, "rounding": job.rounding, "entropy": logged.get("entropy_loss")}
 
 
 def step(shape: Sequence[tuple[int, int]], *, seed: int, **changed: Any) -> tuple[Any, Any]:

@@ -14,7 +14,8 @@ __all__ = ["folder"]
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
-TOLERANCE = 1e-6
+#: Of a log-probability: over the temperature, less the maximum, and less the logarithm of the sum.
+ROUNDINGS = 3
 #: The last release of each variant, and those of the fork. On each release the contract looks at one rank.
 RELEASES = ("v0.2.2", "v0.3.0", MILES_RL, "v0.3.1", MILES)
 
@@ -42,13 +43,13 @@ def sound(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
 def test_values_losses_and_gradients_are_those_of_one_process_in_float64(sound: dict[str, list[Any]]) -> None:
     """For TP 1, 2, 4 and CP 1, 2, 4 of each kind, with ranks and samples that have no response token."""
     errors = [
-        (error, name, key)
+        (error / rank["rounding"], name, key)
         for name, ranks in sound.items()
         for rank in ranks
         for key, error in rank.get("errors", {}).items()
     ]
     assert len(errors) > 500
-    assert max(errors)[0] <= TOLERANCE, f"seed {SEED}: {max(errors)}"
+    assert max(errors)[0] <= ROUNDINGS, f"seed {SEED}: {max(errors)}"
     # A NaN is no maximum.
     assert all(error >= 0 for error, _, _ in errors)
     # And without a gradient the values are the same ones.
