@@ -83,7 +83,8 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
             not armed, or has a fork server that is not. Everything is taken out again.
         OverlayError: overlay is enabled with other settings already.
     """
-    from overlay.launch.workers import RAY, SPAWNED
+    from overlay.launch.ray_jobs import RAY
+    from overlay.launch.spawned import SPAWNED
 
     opened = not _here().enabled
     _here().arm(patches, strict)
@@ -102,7 +103,8 @@ def disable() -> None:
     Does nothing if overlay is not enabled. A site that somebody else replaced since is left alone, and the
     log says so.
     """
-    from overlay.launch.workers import RAY, SPAWNED
+    from overlay.launch.ray_jobs import RAY
+    from overlay.launch.spawned import SPAWNED
 
     RAY.leave()
     SPAWNED.leave()

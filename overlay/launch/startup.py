@@ -37,7 +37,8 @@ def start() -> None:
     known: tuple[type[Exception], ...] = ()
     try:
         from overlay.errors import OverlayError
-        from overlay.launch.workers import RAY, SPAWNED
+        from overlay.launch.ray_jobs import RAY
+        from overlay.launch.spawned import SPAWNED
         from overlay.model import settings
         from overlay.runtime.process import here
 

@@ -1,39 +1,29 @@
-"""Arms the processes that this one starts, as it is armed itself: those of Ray jobs and `multiprocessing`.
+"""What arms the processes that this one starts, as it is armed itself.
 
-While overlay is enabled, it wraps the calls by which these start processes.
-
-Ray hands the settings of a job on in one call, `connect(..., job_config=...)`, once they are complete: what
-`ray.init` was given, and what hooks made of it. A job that is submitted, by `ray job submit` or from Python,
-goes through `JobSubmissionClient.submit_job(..., runtime_env=...)`. Each wrapper adds the variables that arm
-to the `env_vars` of the job's `runtime_env`, except those that somebody has set. It touches no other field.
-
-A process that `multiprocessing` spawns imports the script again, but runs no block for `__main__`: an
-`overlay.enable()` there does not reach it. It starts with one call, `multiprocessing.util.spawnv_passfds`,
-and so does a fork server. During that call, the environment has the variables that arm. torch's `DataLoader`
-and `torch.multiprocessing` start their processes in the same way.
-
-Where that cannot work, a warning says so once. In strict mode it is an error, before any of a job is sent.
+While overlay is enabled, it wraps the calls by which Ray (`ray_jobs`) and `multiprocessing` (`spawned`) start
+processes. Where that cannot work, a warning says so once. In strict mode it is an error, before any of a job
+is sent.
 """
 
 from __future__ import annotations
 
-import _thread
 import os
 import sys
 
 from overlay import log
 from overlay.errors import WorkersError
 from overlay.model import settings
-from overlay.model.rank import note_driver
-from overlay.model.text import counted
 from overlay.runtime.finder import WatchingFinder
-from overlay.runtime.job_log import DRIVER
 from overlay.runtime.process import here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+
+#: Why processes run without patches, in messages.
+NOT_ENABLED = "overlay is not enabled at their start"
 
 
 def variables() -> dict[str, str]:
@@ -48,7 +38,7 @@ def variables() -> dict[str, str]:
     return {**found, **settings.absolute_paths(), **here().asked(), "OVERLAY": "1"}
 
 
-def _armed_at_start() -> bool:
+def armed_at_start() -> bool:
     """Return whether the start-up file has armed this process."""
     return bool(getattr(sys.modules.get("overlay.launch.startup"), "started", False))
 
@@ -118,7 +108,7 @@ class Interception:
         if self._unarmed is None:
             self._unarmed = ""
             # If the start-up file has not run here, it may not run elsewhere either.
-            if not _armed_at_start():
+            if not armed_at_start():
                 from overlay.launch.doctor import why_unarmed
 
                 self._unarmed = why_unarmed()
@@ -132,375 +122,3 @@ class Interception:
         if text not in self._said:
             self._said.add(text)
             log.warning(text)
-
-
-_NOT_ENABLED = "overlay is not enabled at their start"
-
-# -- Ray ---------------------------------------------------------------------------------------------
-
-_WORKER = "ray._private.worker"
-_CLIENT = "ray.util.client_connect"
-_JOBS = "ray.dashboard.modules.job.sdk"
-#: By module, the call by which any process of a job starts an actor or a task.
-_STARTS = {"ray.actor": "ActorClass._remote", "ray.remote_function": "RemoteFunction._remote"}
-#: Fields of a `runtime_env` that give workers another Python, which may lack overlay. (The environments of
-#: `pip` and `uv` see the packages of the cluster's Python, its start-up files included.)
-_OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
-#: The prefix of namespaces in which Ray's own processes, such as those of its dashboard, are drivers.
-_RAYS_OWN = "_ray_internal_"
-_DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
-#: What decides which patches are in force in a process.
-_DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", "OVERLAY_PATCHES")
-#: The field of a `runtime_env` for what Ray calls in each worker before its first task.
-_HOOK = "worker_process_setup_hook"
-_LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
-
-
-class RayJobs(Interception):
-    """Wraps the calls by which a driver, a client and a submitter send the settings of a job.
-
-    A worker that enables itself sends none: it is told of each actor and task that it starts unpatched.
-    """
-
-    def __init__(self) -> None:
-        submit = "JobSubmissionClient.submit_job"
-        super().__init__("Ray", {_WORKER: "connect", _CLIENT: "connect", _JOBS: submit, **_STARTS})
-
-    def _stand_in(self, name: str, module: Any, original: Any) -> Any:
-        if name in _STARTS:
-            return self._started_by_worker(original)
-        names, settings_in = _parameters(original), "runtime_env" if name == _JOBS else "job_config"
-        if settings_in not in names:
-            # It does not matter in workers, which the environment has armed.
-            if settings.says_no(os.environ.get("OVERLAY", "")):
-                call = f"{name}.{self._calls[name]}"
-                what = f"{call} is not as overlay knows it: it cannot arm the workers of jobs by itself"
-                self._refuse(what, _LINE)
-            return None
-
-        def stand_in(*args: Any, **kwargs: Any) -> Any:
-            given = {**dict(zip(names, args, strict=False)), **kwargs}
-            if name == _WORKER:  # workers connect as well, with settings that they were sent
-                starts = given.get("mode") == module.SCRIPT_MODE
-            else:
-                starts = name == _JOBS or not _is_client()
-            if self._finder is None or not starts:
-                return original(*args, **kwargs)
-            try:
-                if name == _JOBS:  # such a job has a driver of its own, which says what it is run with
-                    made = self._armed(given.get(settings_in) or {}, drives=None)
-                else:
-                    made = self._connected(given)
-            except WorkersError:
-                if name == _WORKER:
-                    module.shutdown()  # of a cluster that `ray.init` has just started for this job
-                raise
-            return original(**{**given, settings_in: made})
-
-        return stand_in
-
-    def _started_by_worker(self, original: Any) -> Any:
-        def remote(*args: Any, **kwargs: Any) -> Any:
-            worker = sys.modules[_WORKER]
-            # What arms a worker at its start arms those that it starts.
-            late = self._finder is not None and not _armed_at_start()
-            if late and worker.global_worker.mode == worker.WORKER_MODE:
-                own = (kwargs.get("runtime_env") or {}).get("env_vars") or {}
-                if "OVERLAY" not in {**_sent(worker.global_worker), **own}:
-                    self._refuse(
-                        "overlay.enable() was called in a worker: the actors and tasks that it starts run "
-                        "without patches",
-                        "call it in the driver, before ray.init, or start them with "
-                        "`.options(runtime_env=overlay.ray.runtime_env())`",
-                    )
-            return original(*args, **kwargs)
-
-        return remote if original is not None else None
-
-    def _connected(self, given: dict[str, Any]) -> Any:
-        """Return the settings of a job that this process drives, with the variables that arm.
-
-        If Ray was started armed, so is its agent. Submitted jobs run in a job that the agent drives. It logs
-        to a file of Ray's: what it said there would be missing in the log of each submitted job.
-        """
-        from copy import copy
-
-        config = given.get("job_config")
-        config = sys.modules["ray.job_config"].JobConfig() if config is None else config
-        namespace = given.get("namespace") or getattr(config, "ray_namespace", "")
-        env = config.runtime_env or {}
-        drives = not str(namespace or "").startswith(_RAYS_OWN)
-        if drives:
-            note_driver()
-        armed = self._armed(env, drives=drives, hooks="mode" in given)  # a client's Ray takes no hook
-        if armed is env:
-            return config
-        made = copy(config)
-        made.set_runtime_env(armed)
-        return made
-
-    def _armed(self, env: Any, *, drives: bool | None, hooks: bool = False) -> Any:
-        """Return a `runtime_env` with the variables that arm: a copy, or the same if there is nothing to add.
-
-        `drives`: whether this process drives a user's job, or one of Ray's; `None` if another process drives.
-        `hooks`: whether a strict or pinned job may get a hook, by which the first task fails where overlay is
-        not installed: the cluster's Python may be another one.
-        """
-        given = env.get("env_vars") if isinstance(env, dict) else ""
-        if not isinstance(given, (dict, type(None))):
-            return env  # Ray raises an error for that
-        given = given or {}
-        said, place = given.get("OVERLAY"), "its runtime_env"
-        if said is None:  # an empty variable of a process counts as unset
-            said, place = os.environ.get("OVERLAY") or None, "the environment of its driver"
-        if settings.says_no(said):
-            log.info(f"Ray: the workers of this job are not patched, because of OVERLAY={said} in {place}")
-            return env
-        by_hand = "OVERLAY" in given  # then the user vouches for it
-        sure = by_hand or self._reads_variables(env)
-        added = {name: value for name, value in variables().items() if name not in given}
-        if by_hand:
-            added = {name: value for name, value in added.items() if _DEFAULTS.get(name) != value}
-        told = _announced() if drives else {}
-        held = here().strict or bool(settings.pin())
-        hook = {_HOOK: _require} if drives and hooks and held and not (by_hand or env.get(_HOOK)) else {}
-        if added and drives is not False:
-            shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-            what, who = ("the workers of this job", "they run") if drives else ("this job", "the job runs")
-            what += "" if hook else f", if it is installed where {who},"
-            what = f"overlay is enabled in {what} by its runtime_env"
-            if not sure:
-                what = "the variables that enable overlay are in the runtime_env of this job"
-            log.info(f"Ray: {what}: {shown}")
-        return {**env, **hook, "env_vars": {**given, **added, **told}} if added or told else env
-
-    def _reads_variables(self, env: dict[str, Any]) -> bool:
-        """Return whether the workers of a job read the variables, and refuse the job if they may not."""
-        sure = True
-        for field in _OTHER_PYTHONS:
-            # With `uv run`, which sets that variable, Ray lets workers start as the driver did.
-            words = str(env.get(field) or "").split()
-            uv = field == "py_executable" and "UV_RUN_RECURSION_DEPTH" in os.environ
-            if words and not (uv and os.path.basename(words[0]) == "uv"):
-                sure = False
-                self._refuse(
-                    f"{field!r} in the runtime_env of this job gives its workers another Python: if "
-                    f"overlay is not installed there, they run without patches",
-                    f"once it is, say that overlay is enabled in workers: {_LINE}",
-                )
-        if reason := self._why_unarmed():
-            sure = False
-            self._refuse(
-                f"workers of this job would run without patches: {_NOT_ENABLED}, as {reason}",
-                f"if it is enabled where they run, say so: {_LINE}",
-            )
-        return sure
-
-    def _refuse_running(self) -> None:
-        """Refuse a process that has started a job already, whose workers are not armed as it is."""
-        worker = sys.modules.get(_WORKER)
-        driver = getattr(worker, "global_worker", None)
-        sent: dict[str, Any] = {}
-        if getattr(driver, "connected", False) and driver.mode == worker.SCRIPT_MODE:  # type: ignore[union-attr]
-            sent = _sent(driver)
-        elif not _is_client():
-            return
-        if "OVERLAY" in sent:
-            now = variables()
-            for name in () if settings.says_no(sent["OVERLAY"]) else _DECIDING:
-                theirs, ours = (one.get(name) or _DEFAULTS.get(name, "") for one in (sent, now))
-                if theirs != ours:
-                    self._refuse(
-                        f"the workers of this job run with other settings: {name}={theirs!r} there, "
-                        f"{ours!r} here",
-                        "call ray.shutdown() before overlay.disable(), and ray.init() after overlay.enable()",
-                    )
-                    break
-        elif not settings.says_no(os.environ.get("OVERLAY") or None):
-            self._refuse(
-                "this job was started before overlay.enable() was called: its workers run without patches",
-                f"call overlay.enable() first, or arm them yourself: {_LINE}",
-            )
-
-
-def _require() -> None:
-    """Raise in a worker of a strict or pinned job that was not enabled at its start, unless it says no.
-
-    Ray pickles it whole: overlay may not be where it runs.
-    """
-    import os
-    import sys
-    from importlib import import_module
-
-    if os.environ.get("OVERLAY", "").strip().lower() in ("", "0", "false", "no", "off"):
-        return
-    try:
-        startup = import_module("overlay.launch.startup")
-    except ImportError:
-        way_out = "install it there, or start what runs there with OVERLAY=0 in its env_vars"
-        raise RuntimeError(f"{sys.executable} has no overlay, and the job is strict: {way_out}") from None
-    startup.refuse()
-
-
-_require.__module__ = "__main__"  # so that Ray does
-
-
-def _announced() -> dict[str, str]:
-    """Log the configuration of this job, and return the variable that tells its workers so."""
-    try:
-        here().job_log.say_configuration()
-    except Exception as error:  # noqa: BLE001 -- a line in a log must not fail a job
-        log.warning(f"Ray: the configuration of this job cannot be logged: {type(error).__name__}: {error}")
-        return {}
-    return {settings.SAID: DRIVER}
-
-
-def _sent(driver: Any) -> dict[str, Any]:
-    """Return the variables that a job was started with, none where that cannot be told."""
-    from json import loads
-
-    try:
-        return dict(loads(driver.runtime_env).get("env_vars") or {})
-    except Exception:  # noqa: BLE001 -- a Ray that says it otherwise
-        return {}
-
-
-def _parameters(function: Any) -> tuple[str, ...]:
-    """Return the names of a function's parameters, also under decorators. `inspect` takes too long."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    code = getattr(function, "__code__", None)
-    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
-
-
-def _is_client() -> bool:
-    """Return whether this process is a connected Ray client."""
-    api = getattr(sys.modules.get("ray.util.client"), "ray", None)
-    return api is not None and bool(api.is_connected())
-
-
-# -- multiprocessing ---------------------------------------------------------------------------------
-
-#: What `multiprocessing` knows of its fork server, which ends when the descriptor is closed: it stays open.
-_SERVER = ("_forkserver_pid", "_forkserver_address", "_forkserver_alive_fd")
-_UNPATCHED = "processes that it starts run without patches"
-
-
-class Spawned(Interception):
-    """Wraps the call by which `multiprocessing` starts a Python.
-
-    A fork server keeps the patches that it was started with. One from before `enable()`, or from before
-    `disable()`, therefore serves only the processes that it has made; the next one comes from a new server.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("multiprocessing", {"multiprocessing.util": "spawnv_passfds"})
-        #: Whether it adds the variables that arm. If the environment has armed this process, they are there.
-        self._adds = True
-        #: For each other Python, why it is not armed, empty if it is.
-        self._others: dict[str, str] = {}
-        self.renew_lock()
-
-    def watch(self, *, adds: bool = True) -> None:
-        """Wrap the call. Raises `WorkersError` in strict mode, if a fork server runs that is not armed."""
-        self._adds = adds
-        super().watch()
-
-    def renew_lock(self) -> None:
-        """Make the lock: at the start, and in a fork, where the thread that held it is gone."""
-        self._lock = _thread.allocate_lock()
-
-    def _stand_in(self, _name: str, _module: Any, original: Any) -> Any:
-        def spawnv_passfds(path: Any, args: Any, passfds: Any) -> Any:
-            # The tracker of shared memory and semaphores runs no code of a job. Its program is the last word;
-            # a filter of warnings, among the words before it, may have the same name.
-            tracker = str(args[-1]).startswith("from multiprocessing.resource_tracker import")
-            if self._finder is None or tracker or not self._arms(os.fsdecode(path)) or not self._adds:
-                return original(path, args, passfds)
-            with self._lock:
-                added = variables()
-                before = {variable: os.environ.get(variable) for variable in added}
-                os.environ.update(added)
-                try:
-                    return original(path, args, passfds)
-                finally:
-                    for variable, value in before.items():
-                        if value is None:
-                            os.environ.pop(variable, None)
-                        else:
-                            os.environ[variable] = value
-
-        return spawnv_passfds if original is not None else None
-
-    def _arms(self, python: str) -> bool:
-        """Return whether the next process can be armed, and may be. Raises `WorkersError` in strict mode."""
-        said = os.environ.get("OVERLAY") or None
-        if settings.says_no(said):
-            if "no" not in self._said:
-                self._said.add("no")
-                log.info(f"multiprocessing: spawned processes are not patched, because of OVERLAY={said}")
-            return False
-        if reason := self._why_unarmed() or self._why_other(python):
-            self._refuse(
-                f"{_UNPATCHED}: {_NOT_ENABLED}, as {reason}",
-                "call overlay.enable() at the top of the script, above the block for `__main__`",
-            )
-        return not reason
-
-    def _why_other(self, python: str) -> str:
-        """Return why the Python of `multiprocessing.set_executable` is not armed, empty if it is, or ours."""
-        if python not in (sys.executable, *self._others):
-            from overlay.launch.doctor import armed_environment, ask, refusal
-            from overlay.launch.interpreter import Interpreter
-
-            other = Interpreter(path=python)
-            self._others[python] = refusal(other, ask(other, armed_environment()))
-        return self._others.get(python, "")
-
-    def _refuse_running(self) -> None:
-        if settings.says_no(os.environ.get("OVERLAY", "")) and not _renewed_server():
-            self._refuse(
-                f"{_UNPATCHED}: its fork server was started before overlay.enable() and cannot be replaced",
-                "call overlay.enable() before the first process is started",
-            )
-        running: Any = sys.modules.get("multiprocessing")
-        if running is not None and (there := len(running.active_children())):
-            what = "keep the patches that they had at their start, or none"
-            way_out = "call overlay.enable() before they start"
-            who = f"{counted(there, 'process')} running here"
-            log.warning(f"multiprocessing: {who} {what}. To avoid that: {way_out}")
-
-    def leave(self) -> None:
-        """Restore the original."""
-        there = self._finder is not None
-        super().leave()
-        if there and not settings.says_no(os.environ.get("OVERLAY", "")):
-            way_out = "set os.environ['OVERLAY'] = '0' before they start"
-            what = "OVERLAY is set: new processes are patched"
-            log.warning(f"multiprocessing: {what}. To avoid that: {way_out}")
-        if there and not _renewed_server():
-            what = "its fork server cannot be replaced, and goes on making patched processes"
-            log.warning(f"multiprocessing: {what}")
-
-
-def _renewed_server() -> bool:
-    """Make the next process come from a new fork server, and return whether it will.
-
-    The old one lives on for the processes that it has made, until this process ends.
-    """
-    server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
-    if getattr(server, "_forkserver_pid", None) is None:
-        return True
-    # This Python keeps its fork server in another way.
-    if not hasattr(server, "_lock") or not all(hasattr(server, name) for name in _SERVER):
-        return False
-    with server._lock:  # noqa: SLF001 -- there is no other way
-        for name in _SERVER:
-            setattr(server, name, None)
-    return True
-
-
-RAY = RayJobs()
-SPAWNED = Spawned()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=SPAWNED.renew_lock)

@@ -16,7 +16,7 @@ from local_cluster import HERE, PATIENCE, Cluster, running
 from worksite import PATCHED, PLAIN, Venv
 
 from overlay.errors import WorkersError
-from overlay.launch import startup, workers
+from overlay.launch import ray_jobs, startup, workers
 from overlay.model import rank as ranks
 from overlay.runtime.job_log import JobLog
 
@@ -261,10 +261,11 @@ class FakeRay:
             monkeypatch.setitem(sys.modules, module.__name__, module)
         for name in [name for name in os.environ if name.startswith("OVERLAY")]:
             monkeypatch.delenv(name)
-        monkeypatch.setattr(workers, "here", lambda: self)
+        for module in (ray_jobs, workers):
+            monkeypatch.setattr(module, "here", lambda: self)
         monkeypatch.setattr(startup, "started", True)
         monkeypatch.setattr("overlay.model.rank._drives", False)
-        self.jobs = workers.RayJobs()
+        self.jobs = ray_jobs.RayJobs()
 
     def asked(self) -> dict[str, str]:
         return {}

@@ -1,0 +1,145 @@
+"""Arms the processes that `multiprocessing` spawns, as this one is armed itself.
+
+Such a process imports the script again, but runs no block for `__main__`: an `overlay.enable()` there does
+not reach it. It starts with one call, `multiprocessing.util.spawnv_passfds`, and so does a fork server.
+During that call, the environment has the variables that arm. torch's `DataLoader` and
+`torch.multiprocessing` start their processes in the same way.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+
+from overlay import log
+from overlay.launch.workers import NOT_ENABLED, Interception, variables
+from overlay.model import settings
+from overlay.model.text import counted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: What `multiprocessing` knows of its fork server, which ends when the descriptor is closed: it stays open.
+_SERVER = ("_forkserver_pid", "_forkserver_address", "_forkserver_alive_fd")
+_UNPATCHED = "processes that it starts run without patches"
+
+
+class Spawned(Interception):
+    """Wraps the call by which `multiprocessing` starts a Python.
+
+    A fork server keeps the patches that it was started with. One from before `enable()`, or from before
+    `disable()`, therefore serves only the processes that it has made; the next one comes from a new server.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("multiprocessing", {"multiprocessing.util": "spawnv_passfds"})
+        #: Whether it adds the variables that arm. If the environment has armed this process, they are there.
+        self._adds = True
+        #: For each other Python, why it is not armed, empty if it is.
+        self._others: dict[str, str] = {}
+        self.renew_lock()
+
+    def watch(self, *, adds: bool = True) -> None:
+        """Wrap the call. Raises `WorkersError` in strict mode, if a fork server runs that is not armed."""
+        self._adds = adds
+        super().watch()
+
+    def renew_lock(self) -> None:
+        """Make the lock: at the start, and in a fork, where the thread that held it is gone."""
+        self._lock = _thread.allocate_lock()
+
+    def _stand_in(self, _name: str, _module: Any, original: Any) -> Any:
+        def spawnv_passfds(path: Any, args: Any, passfds: Any) -> Any:
+            # The tracker of shared memory and semaphores runs no code of a job. Its program is the last word;
+            # a filter of warnings, among the words before it, may have the same name.
+            tracker = str(args[-1]).startswith("from multiprocessing.resource_tracker import")
+            if self._finder is None or tracker or not self._arms(os.fsdecode(path)) or not self._adds:
+                return original(path, args, passfds)
+            with self._lock:
+                added = variables()
+                before = {variable: os.environ.get(variable) for variable in added}
+                os.environ.update(added)
+                try:
+                    return original(path, args, passfds)
+                finally:
+                    for variable, value in before.items():
+                        if value is None:
+                            os.environ.pop(variable, None)
+                        else:
+                            os.environ[variable] = value
+
+        return spawnv_passfds if original is not None else None
+
+    def _arms(self, python: str) -> bool:
+        """Return whether the next process can be armed, and may be. Raises `WorkersError` in strict mode."""
+        said = os.environ.get("OVERLAY") or None
+        if settings.says_no(said):
+            if "no" not in self._said:
+                self._said.add("no")
+                log.info(f"multiprocessing: spawned processes are not patched, because of OVERLAY={said}")
+            return False
+        if reason := self._why_unarmed() or self._why_other(python):
+            self._refuse(
+                f"{_UNPATCHED}: {NOT_ENABLED}, as {reason}",
+                "call overlay.enable() at the top of the script, above the block for `__main__`",
+            )
+        return not reason
+
+    def _why_other(self, python: str) -> str:
+        """Return why the Python of `multiprocessing.set_executable` is not armed, empty if it is, or ours."""
+        if python not in (sys.executable, *self._others):
+            from overlay.launch.doctor import armed_environment, ask, refusal
+            from overlay.launch.interpreter import Interpreter
+
+            other = Interpreter(path=python)
+            self._others[python] = refusal(other, ask(other, armed_environment()))
+        return self._others.get(python, "")
+
+    def _refuse_running(self) -> None:
+        if settings.says_no(os.environ.get("OVERLAY", "")) and not _renewed_server():
+            self._refuse(
+                f"{_UNPATCHED}: its fork server was started before overlay.enable() and cannot be replaced",
+                "call overlay.enable() before the first process is started",
+            )
+        running: Any = sys.modules.get("multiprocessing")
+        if running is not None and (there := len(running.active_children())):
+            what = "keep the patches that they had at their start, or none"
+            way_out = "call overlay.enable() before they start"
+            who = f"{counted(there, 'process')} running here"
+            log.warning(f"multiprocessing: {who} {what}. To avoid that: {way_out}")
+
+    def leave(self) -> None:
+        """Restore the original."""
+        there = self._finder is not None
+        super().leave()
+        if there and not settings.says_no(os.environ.get("OVERLAY", "")):
+            way_out = "set os.environ['OVERLAY'] = '0' before they start"
+            what = "OVERLAY is set: new processes are patched"
+            log.warning(f"multiprocessing: {what}. To avoid that: {way_out}")
+        if there and not _renewed_server():
+            what = "its fork server cannot be replaced, and goes on making patched processes"
+            log.warning(f"multiprocessing: {what}")
+
+
+def _renewed_server() -> bool:
+    """Make the next process come from a new fork server, and return whether it will.
+
+    The old one lives on for the processes that it has made, until this process ends.
+    """
+    server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    if getattr(server, "_forkserver_pid", None) is None:
+        return True
+    # This Python keeps its fork server in another way.
+    if not hasattr(server, "_lock") or not all(hasattr(server, name) for name in _SERVER):
+        return False
+    with server._lock:  # noqa: SLF001 -- there is no other way
+        for name in _SERVER:
+            setattr(server, name, None)
+    return True
+
+
+SPAWNED = Spawned()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SPAWNED.renew_lock)
