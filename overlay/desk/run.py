@@ -13,13 +13,13 @@ from shutil import which
 from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
+from overlay.desk.shell import pythons_of
 from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
     Interpreter,
     behind_starters,
     command_of_ranks,
-    in_script,
     interpreter_of,
     is_python,
     of_shell,
@@ -36,6 +36,10 @@ EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 _WITH_VALUE = ("--patches", "--pin")
 _UNTOLD = (
     "What to do: put `overlay run` behind it, right before the Python or the script that it starts; or set "
+    "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
+)
+_IN_SCRIPT = (
+    "What to do: put `overlay run` into the script, right before the Python that it starts; or set "
     "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
 )
 _HOSTS = (
@@ -197,7 +201,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
         there = which(command[0], path=path)  # else the command itself will say that it is not
         way_out = _HOSTS if os.path.basename(program) == "deepspeed" else _UNTOLD
         return [f"overlay cannot tell which Python {program} starts. {way_out}"] if there else []
-    more, untold = in_script(behind, shell, path)
+    more, untold = pythons_of(behind, shell, path)
     # A script may start `python` or `python3`.
     may_start = {one.path: one for one in of_shell(shell, environ)} | more
     unpatched: dict[str, tuple[str, str]] = {}
@@ -209,8 +213,8 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     what = f"{command[0]} may start any Python, and {names} would run without patches"
     unsure = [f"{what}: {reason}" for _, reason in unpatched.values()]
     if untold:
-        what = "it activates an environment, or starts something in another one or on other machines"
-        unsure.append(f"overlay cannot tell which Python {command[0]} starts: {what}. {_UNTOLD}")
+        what = f"overlay cannot tell which Python {command[0]} starts, because of `{untold}`"
+        unsure.append(f"{what}. {_IN_SCRIPT}")
     return unsure
 
 

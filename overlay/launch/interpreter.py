@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise, takewhile
 from shutil import which
@@ -20,26 +19,17 @@ STARTERS = (
 #: Words before that command which are also names of programs.
 _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
 #: Programs of Python that start a job's processes, by default in their own Python.
-_LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
+LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
 #: Programs of Python that start a command in another environment or on another machine; of Ray, commands.
-_ELSEWHERE = ("conda", "dstack", "hatch", "mamba", "nox", "pdm", "pipenv", "poetry", "sky", "torchx", "tox")
+ELSEWHERE = ("conda", "dstack", "hatch", "mamba", "nox", "pdm", "pipenv", "poetry", "sky", "torchx", "tox")
 _RAY_ELSEWHERE = ("exec", "submit", "up")
 #: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.
 _HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile")
-#: What a script sources that activates an environment, with what stands behind it.
-_SOURCED = re.compile(r"(?:^|[\s;&|(])(?:source|\.)\s+([^\n;&|]*\bactivate\b[^\n;&|)]*)", re.MULTILINE)
-#: What else in a script starts a Python that cannot be told; of the last ones, if they are there.
-_OTHERS = re.compile(
-    r"\b(?:(?:conda|mamba|micromamba)\b[^\n;&|]*\bactivate\b|deepspeed\b[^\n]*\s(?:-H|--hostfile)\b"
-    r"|(conda|hatch|mamba|micromamba|pdm|pipenv|poetry|uv)\s+run\b)"
-)
 #: Shells without `"$@"`.
 _OTHER_SHELLS = ("csh", "fish", "tcsh")
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
-#: The most characters of a script.
-_MOST_TEXT = 1 << 20
 #: As what a script starts Python.
-_NAMES = ("python", "python3")
+NAMES = ("python", "python3")
 
 
 class Interpreter(Record):
@@ -58,7 +48,7 @@ class Interpreter(Record):
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
     words, env = behind_starters(words, path)
-    command = () if _starts_elsewhere(words) else _runner(words, path)
+    command = () if starts_elsewhere(words) else _runner(words, path)
     program = which(command[0], path=path) if command and is_python(command[0]) else None
     if program is None:
         return None
@@ -67,13 +57,13 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
     return Interpreter(path=command[0] if bare else program, options=_options(command[1:]), behind=env)
 
 
-def _starts_elsewhere(words: Sequence[str]) -> bool:
+def starts_elsewhere(words: Sequence[str], is_file: Callable[[str], bool] = os.path.isfile) -> bool:
     """Return whether a launcher starts its command in another environment or on other machines."""
     name = os.path.basename(words[0]) if words else ""
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
     if name not in ("accelerate", "deepspeed"):
-        return name in _ELSEWHERE
+        return name in ELSEWHERE
     own = [
         *takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "--module"), words[1:]),
         "",
@@ -81,8 +71,8 @@ def _starts_elsewhere(words: Sequence[str]) -> bool:
     options = [(*word.partition("=")[::2], after) for word, after in pairwise(own)]
     # DeepSpeed takes no notice of a file that is not there. The second one is its default.
     files = [value or after for option, value, after in options if option in _HOSTS]
-    files += ["/job/hostfile"] if name == "deepspeed" else []
-    return "--no_ssh" not in own and any(map(os.path.isfile, files))
+    files += ["/job/hostfile"] if name == "deepspeed" and os.path.isfile("/job/hostfile") else []
+    return "--no_ssh" not in own and any(map(is_file, files))
 
 
 def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
@@ -99,21 +89,23 @@ def _runner(words: Sequence[str], path: str | None) -> Sequence[str]:
     return words if is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
 
 
-def _behind(words: Sequence[str], path: str | None) -> Sequence[str]:
+def behind(words: Sequence[str], path: str | None) -> Sequence[str]:
     """Return the words behind the first one from the first that names a program, none if none does."""
     rest = range(1, len(words))
     found = (at for at in rest if words[at] not in _NO_PROGRAMS and which(words[at], path=path))
     return words[next(found, len(words)) :]
 
 
-def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[str], tuple[str, ...]]:
+def behind_starters(
+    words: Sequence[str], path: str | None, starters: Sequence[str] = STARTERS
+) -> tuple[Sequence[str], tuple[str, ...]]:
     """Return the command behind all programs that start another, nothing if it cannot be found.
 
     With it come the words of `env` among them, which may take variables away.
     """
     env: tuple[str, ...] = ()
-    while words and os.path.basename(words[0]) in STARTERS and which(words[0], path=path):
-        command = _behind(words, path)
+    while words and os.path.basename(words[0]) in starters and which(words[0], path=path):
+        command = behind(words, path)
         if os.path.basename(words[0]) == "env":
             env += tuple(words[: len(words) - len(command)])
         words = command
@@ -125,11 +117,11 @@ def command_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> Sequen
     launched = False
     told = environ.get("PET_NO_PYTHON", "0").strip("0") != ""  # torchrun reads a number there
     for at, word in enumerate(words):
-        launched = launched or "distributed" in word or word.endswith(_LAUNCHERS)
+        launched = launched or "distributed" in word or word.endswith(LAUNCHERS)
         # As argparse has it, which takes the beginning of an option for the option.
         long = word[:5] in ("--no-", "--no_") and "--no-python".startswith(word.replace("_", "-"))
         if launched and (told or long):
-            return _behind(words[at:], environ.get("PATH"))
+            return behind(words[at:], environ.get("PATH"))
     return [environ["PYTHON_EXEC"]] if environ.get("PYTHON_EXEC") else []
 
 
@@ -172,36 +164,7 @@ def of_shell(shell: Sequence[str], environ: Mapping[str, str]) -> Iterable[Inter
         option = word[0] + letters.replace("c", "").replace("s", "") if letters else word
         values = [*islice(rest, letters.lower().count("o") + (word in ("--rcfile", "--init-file")))]
         command += [option, *values] if len(option) > 1 else []
-    return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in _NAMES]
-
-
-def in_script(
-    words: Sequence[str], shell: Sequence[str], path: str | None
-) -> tuple[dict[str, Interpreter], bool]:
-    """Return the Pythons of launchers that the text of a shell's command names, and of what it activates.
-
-    With them comes whether it starts one that cannot be told. Scripts that it starts are not read.
-    """
-    text = "\n".join([*words, ""])
-    # A script that names its shell, or the first file behind a shell. What is no file can be read only once.
-    files = (which(word, path=path) or word for word in words[words[0] == shell[0] :])
-    with suppress(OSError), open(next(filter(os.path.isfile, files), ""), errors="replace") as script:
-        text += script.read(_MOST_TEXT)
-    text = re.sub(r"(?m)(?:^|\s)#.*$|^\s*(?:echo|printf)\b.*$", "", text).replace("\\\n", " ")
-    named = re.findall(rf"(?<![\w./-])((?:/[\w./-]+/)?(?:{'|'.join(_LAUNCHERS)}))(?=[\s\"')])", text)
-    found = {name: one for name in dict.fromkeys(named) if (one := interpreter_of([name], path))}
-    untold = any(not match[1] or which(match[1], path=path) for match in _OTHERS.finditer(text))
-    for argument in _SOURCED.findall(text):
-        written = re.sub(
-            r"^(?:~|\$HOME|\$\{HOME\})/", os.path.expanduser("~/"), re.sub("[\"']", "", argument)
-        )
-        plain = re.fullmatch(r"([^\s$`~()]*)/bin/activate\s*", written)
-        if plain and os.path.isfile(written.strip()):
-            program = os.path.join(plain[1], "bin/python")
-            found[program] = Interpreter(path=program)
-        else:  # one that is not there fails the script
-            untold = untold or plain is None or not os.path.isabs(written)
-    return found, untold
+    return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in NAMES]
 
 
 def _first_line(program: str) -> list[str]:
@@ -224,7 +187,7 @@ def _first_line(program: str) -> list[str]:
 def on_path(path: str | None = None) -> tuple[Interpreter, ...]:
     """Return what `python` and `python3` are on a PATH, once if they are the same."""
     found: dict[tuple[str, str], Interpreter] = {}
-    for program in (which(name, path=path) for name in _NAMES):
+    for program in (which(name, path=path) for name in NAMES):
         if program is not None:
             key = (os.path.dirname(program), os.path.realpath(program))
             found.setdefault(key, Interpreter(path=program))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -226,41 +227,73 @@ def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither
     assert (done.stdout, done.stderr) == ("ran\n", "")
 
 
-def test_the_launchers_of_a_script_are_asked_and_the_environments_that_it_activates(
+#: Lines of a script: `BINS` has programs, `OURS` is an environment with overlay, and `OTHER` one without.
+HEALTHY = (
+    "", "# ray start", ": x/accelerate my-ray", ". OURS/bin/activate", "false && . /not/there/bin/activate",
+    "[ -f .venv/bin/activate ] && source .venv/bin/activate", "cd FOLDER; . ours/bin/activate",
+    "if false; then conda activate x; fi", "L=(absent run python3)", "BINS/pipenv install", "uv pip list",
+    "[ $# = 1 ] && echo 'first: conda activate x'", "cat <<X\n uv run x.py\nX",
+    ": 'uv run x.py'", 'command -v mamba && eval "$(mamba shell hook)" && mamba activate x',
+    "PATH=BINS:$PATH",
+    "source /not/there/conda.sh && conda activate x",
+    "if deepspeed --no_ssh -H hosts x.py; then :; fi",
+)  # fmt: skip
+DIFFERENT = (
+    "true || accelerate launch x.py", 'source "OTHER/bin/activate"', "true || . $NAME/bin/activate",
+    "echo start; . OTHER/bin/activate", "echo x && . OTHER/bin/activate", "cd FOLDER; . other/bin/activate",
+    "bash -c 'echo x; . OTHER/bin/activate'", "grep -q ' # x' /etc/hostname; BINS/accelerate",
+    "PATH=OTHER/bin:$PATH",
+    "P=OTHER/bin/python; true || $P x.py", "B=BINS; true || nohup $B/accelerate launch x.py",
+    "bash BINS/nested",
+    'eval "true || OTHER/bin/python x.py"', "true || $(which accelerate) launch x.py",
+    "f() { accelerate launch; }",
+    "X=$(true || accelerate launch)", "true || mpirun -n 2 accelerate launch x.py", ". FOLDER/.bashrc",
+    "true || exec accelerate launch x.py", "cd FOLDER; true || other/bin/python x.py",
+)  # fmt: skip
+UNTOLD = (
+    "true || . $UNKNOWN/bin/activate", ". OURS/bin/activate NAME", "true || source activate NAME",
+    'true || source "$(dirname "$0")/../x/bin/activate"', 'cd "$UNKNOWN"; true || . ./activate',
+    'L=(python3)\n[ -n "$X" ] && L=(uv run python3)\ntrue || "${L[@]}" x.py',
+    "true || uv -v run x.py", "printf x | uv run x.py", "true || pipenv run python3",
+    "true || $UNKNOWN/torchrun x.py",
+    ". FOLDER/conda.sh; true || conda activate x", 'eval "$($UNKNOWN/conda hook)"; true || conda activate x',
+    "true || deepspeed --num_nodes 2 \\\n --hostfile hosts x.py", "true || ray exec x.yaml",
+    "echo 'not closed",
+)  # fmt: skip
+
+
+def test_what_a_script_names_is_asked_and_what_cannot_be_told_is_refused(
     worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:
-    bins = tmp_path / "bin"
+    bins, script = tmp_path / "bin", tmp_path / "run.sh"
     bins.mkdir()
     # As in a virtual environment on top of an image, which has Python, and the launchers of the image.
     for name in ("accelerate", "ray"):
         program(bins / name, f"#!{other.python}\n")
-    path = f"{bins}:{worksite.on_path()['PATH']}"
-    for venv in (worksite, other):
+    for name in ("deepspeed", "mpirun", "pipenv", "uv"):
+        program(bins / name, "#!/bin/sh\n")
+    program(bins / "nested", "#!/bin/sh\ntrue || accelerate launch\n")
+    for name, venv in (("ours", worksite), ("other", other)):
         (venv.folder / "bin/activate").write_text("")
-    script = tmp_path / "run.sh"
+        (tmp_path / name).symlink_to(venv.folder)
+    (tmp_path / "conda.sh").write_text("")
+    (tmp_path / ".bashrc").write_text(f"PATH={other.folder}/bin:$PATH\n")
+    path = f"{bins}:{worksite.on_path()['PATH']}"
+    known = {"BINS": bins, "FOLDER": tmp_path, "OURS": worksite.folder, "OTHER": other.folder}
 
     def said(text: str) -> str:
+        for name, value in known.items():
+            text = re.sub(rf"\b{name}\b", str(value), text)
         script.write_text(f"{text}\necho ran\n")
         done = run(worksite, "--strict", "bash", str(script), PATH=path, NAME=str(other.folder))
-        assert (done.returncode, done.stdout) in ((0, "ran\n"), (1, "")), done.stderr
-        assert bool(done.stderr) == (done.returncode == 1)
-        return done.stderr
+        assert done.returncode == 1 if done.stderr.startswith("overlay: the command was not") else done.stdout
+        return done.stderr if done.returncode == 1 else ""
 
-    assert said("L=(pipenv run python3)") == ""  # which is not there
-    program(bins / "pipenv", "#!/bin/sh\n")
-    for healthy in ("", "# ray start", ": x/accelerate my-ray", f". {worksite.folder}/bin/activate"):
-        assert said(healthy) == ""
-    assert said("false && . /not/there/bin/activate") == ""
-    launched = said("true || accelerate launch x.py")
-    assert f"`accelerate` would run without patches: {other.python} is a different Python" in launched
-    assert f"{other.python} is a different Python" in said(f'source "{other.folder}/bin/activate"')
-    for unknown in (
-        ". $NAME/bin/activate", 'false && . "$NAME"/bin/activate', f". {worksite.folder}/bin/activate NAME",
-        "true || conda activate x", 'true || source "$(dirname "$0")/../x/bin/activate"',
-        "true || . ./activate", "L=(pipenv run python3)",
-        "true || deepspeed --num_nodes 2 \\\n --hostfile hosts x.py",
-    ):  # fmt: skip
-        assert "cannot tell which Python bash starts: it activates" in said(unknown), unknown
+    assert [text for text in HEALTHY if said(text)] == []
+    assert [text for text in DIFFERENT if "is a different Python, without" not in said(text)] == []
+    assert [text for text in UNTOLD if "overlay cannot tell which Python bash starts" not in said(text)] == []
+    # It says what it cannot tell.
+    assert "because of `uv -v run x.py`. What to do: put `overlay run` into the script" in said(UNTOLD[6])
 
 
 def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_path: Path) -> None:
@@ -273,6 +306,17 @@ def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_pat
     os.mkfifo(tmp_path / "fifo")
     script = program(tmp_path / "x.sh", "echo ran\n")
     assert run(worksite, "--strict", "bash", script, str(tmp_path / "fifo")).stdout == "ran\n"
+
+
+def test_the_script_that_a_shell_reads_is_read(worksite: Venv, other: Venv, tmp_path: Path) -> None:
+    """Its standard input, or the file in its folder before that of the same name on the PATH."""
+    (tmp_path / "install").write_text(f"true || {other.python} x.py\n")
+    for words in ("bash < install", "bash -s x < install", "bash -eo pipefail install", "bash -- install"):
+        done = worksite.run(
+            "-c", "import os, sys; os.chdir(sys.argv[1]); os.execvp('bash', ['bash', '-c', sys.argv[2]])",
+            str(tmp_path), f"{worksite.python} -m overlay run --strict {words}", **worksite.on_path(),
+        )  # fmt: skip
+        assert f"{other.python} is a different Python" in done.stderr, words
 
 
 @pytest.mark.parametrize(

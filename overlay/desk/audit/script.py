@@ -65,16 +65,27 @@ def file_text(path: str) -> str:
 def commands(path: str) -> tuple[list[list[Word]], list[str]]:
     """Return the commands of a script, as words, and the files that it reads and that are missing.
 
-    Raises `SettingsError`.
+    Among them are `source`, with the file, and `PATH`, with its new value. Raises `SettingsError`.
     """
+    script = _followed(path, file_text(path))
+    return script.commands, script.missing
+
+
+def all_commands(path: str, text: str) -> list[list[Word]]:
+    """Return the commands of a script with this text, and those within `$(...)`. Raises `SettingsError`."""
+    script = _followed(path, text)
+    return [*script.commands, *(line for inner in script.inner for line in all_commands(path, inner))]
+
+
+def _followed(path: str, text: str) -> _Script:
     loose: set[str] = set()
     for _ in range(2):  # the first reading finds what loops and functions assign
         script = _Script(loose)
         try:
-            script.read(path)
+            script.read(path, text)
         except (IndexError, RecursionError):
             raise SettingsError(f"a quotation or a bracket in {path} is not closed") from None
-    return script.commands, script.missing
+    return script
 
 
 def _end(text: str, at: int, *, quoted: bool = False) -> int:
@@ -163,6 +174,8 @@ class _Script:
     def __init__(self, loose: set[str]) -> None:
         self.commands: list[list[Word]] = []
         self.missing: list[str] = []
+        #: The texts of commands within others.
+        self.inner: dict[str, None] = {}
         #: The files that are being read, the innermost last.
         self._paths: list[str] = []
         #: Variables, and `name()` for functions, whose value at any one place is not known.
@@ -180,24 +193,24 @@ class _Script:
         self._words: list[str] = []
         self._before = ""
 
-    def read(self, path: str) -> None:
+    def read(self, path: str, text: str) -> None:
         """Follow a script, or a file that it reads."""
         before, chained, within = self._before, self._chained, self._within
         # What stands in a file is no surer than the command that reads it.
         self._before, self._within = "", [*within, *(["if"] if chained else [])]
         self._paths.append(path)
-        tokens = _tokens(file_text(path).replace("\r\n", "\n"))
-        for is_operator, text in tokens:
+        tokens = _tokens(text.replace("\r\n", "\n"))
+        for is_operator, token in tokens:
             if self._ended or self._returned:
                 break
-            if is_operator and re.search("[<>]", text):
+            if is_operator and re.search("[<>]", token):
                 next(tokens, None)
             elif is_operator:
-                self._operate(text, tokens)
-            elif self._words or text not in _KEYWORDS:
-                self._words.append(text)
+                self._operate(token, tokens)
+            elif self._words or token not in _KEYWORDS:
+                self._words.append(token)
             else:
-                self._open_or_close(text, tokens)
+                self._open_or_close(token, tokens)
         self._before, self._chained, self._within = before, chained, within
         self._returned = False
         self._paths.pop()
@@ -260,6 +273,8 @@ class _Script:
         elif name in ("source", "."):
             for word in filter(_ASSIGNED.match, words[: len(words) - len(command)]):
                 self._assign(word)
+            known = [one for word in command[1:] for one in self._expanded(word)]
+            self.commands.append([("source", True), *known])
             self._source("".join(word for one in command[1:2] for word, _ in self._expanded(one)))
         elif not self._forgets(name, command):
             # A line that begins with a flag is a part of a command: this is no whole script.
@@ -331,16 +346,18 @@ class _Script:
 
         Its folder is often a variable (that of the script, or of its checkout), or its path in an image.
         """
+        if os.path.basename(name) == "activate":
+            return None  # of an environment: it sets nothing that a job is given
         tail = re.sub(r"^(\$(\{\w+\}|\w+|\(.*\)))?/", "", name)
         if os.path.isabs(name) and os.path.isfile(name) and name not in self._paths:
-            return self.read(name)
+            return self.read(name, file_text(name))
         above = list(Path(self._paths[-1]).absolute().parents)
         # A name without a folder may be that of any file.
         tails = [tail] + [tail.split("/", cut)[-1] for cut in range(1, tail.count("/"))]
         for one in tails if "$" not in tail else ():
             for folder in above if "/" in one else above[:1]:
                 if (folder / one).is_file() and str(folder / one) not in self._paths:
-                    return self.read(str(folder / one))
+                    return self.read(str(folder / one), file_text(str(folder / one)))
         self.missing.append(name)
         self._forget()
         return None
@@ -365,6 +382,8 @@ class _Script:
             value = old + value if isinstance(old, type(value)) else None
         if value is None or not (sure or perhaps or value == self._known.get(name)):
             self._loose.add(name)
+        if name == "PATH" and isinstance(value, str):
+            self.commands.append([(name, True), (value, sure)])
         self._known[name] = value
 
     def _value(self, name: str, unset: Any) -> Any:
@@ -415,6 +434,10 @@ class _Script:
         """Return the value of `$X`, `${X}` or `${X:-default}`; of anything else nothing is known."""
         variable = _VARIABLE.match(part)
         if variable is None:
+            if part[:2] == "$(" and part[:3] != "$((":
+                self.inner[part[2:-1]] = None
+            elif part[0] == "`":
+                self.inner[part[1:-1]] = None
             if part.startswith("$((") and _ASSIGNING.search(part):
                 self._loose.update(re.findall(r"[A-Za-z_]\w*", part))
             return None
