@@ -230,7 +230,8 @@ def _require() -> None:
         startup = import_module("overlay.launch.startup")
     except ImportError:
         way_out = "install it there, or start what runs there with OVERLAY=0 in its env_vars"
-        raise RuntimeError(f"{sys.executable} has no overlay, and the job is strict: {way_out}") from None
+        what = f"{sys.executable} has no overlay, and the job is strict or pinned"
+        raise RuntimeError(f"{what}: {way_out}") from None
     startup.refuse()
 
 

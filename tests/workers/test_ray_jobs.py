@@ -173,7 +173,7 @@ def test_a_strict_job_trains_nothing_on_a_cluster_whose_python_has_no_overlay(
     printed = submitted.stdout + submitted.stderr
     assert json.dumps(stopped) in printed, printed[-4000:]
     for said in (done.stdout + done.stderr, printed):
-        assert "has no overlay, and the job is strict: install it there" in said
+        assert "has no overlay, and the job is strict or pinned: install it there" in said
     (lax, strict) = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
     assert "overlay is enabled in the workers of this job, if it is installed where they run, by" in lax
     assert "overlay is enabled in the workers of this job by" in strict
