@@ -8,17 +8,12 @@ the same by itself.
 
 from __future__ import annotations
 
-import os
-
 from overlay.errors import SelectionError
-from overlay.launch.workers import variables
+from overlay.launch.workers import by_hand, variables
 
 __all__ = ["runtime_env", "variables"]
 from collections.abc import Mapping
 from typing import Any
-
-#: The variable in which Ray tells the driver of a submitted job how it was submitted, as JSON.
-_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -26,7 +21,7 @@ def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
     The settings are those of this process: its environment, and what `enable()` was given. The `env_vars` of
     `existing` are kept. In the driver of a submitted job, variables that it was submitted with are left out,
-    as Ray takes none twice.
+    as Ray takes none twice; `OVERLAY_VOUCHED` then says that the call was made.
     A relative path in `OVERLAY_PIN` or `OVERLAY_TRUST` becomes an absolute one, which every node must have.
 
     Raises:
@@ -38,17 +33,5 @@ def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
     given = made.get("env_vars")
     if not isinstance(given, (dict, type(None))):
         raise SelectionError(f"the env_vars of a runtime_env are a dictionary, got {given!r}")
-    submitted = _submitted()
-    added = {name: value for name, value in variables().items() if name not in submitted}
-    made["env_vars"] = {**added, **(given or {})}
+    made["env_vars"] = {**by_hand(), **(given or {})}
     return made
-
-
-def _submitted() -> dict[str, str]:
-    """Return the variables that this process's job was submitted with, none if it was not."""
-    from json import loads
-
-    try:
-        return dict(loads(os.environ[_JOB])["runtime_env"]["env_vars"])
-    except (KeyError, TypeError, ValueError):
-        return {}

@@ -14,7 +14,7 @@ import sys
 
 from overlay import log
 from overlay.errors import WorkersError
-from overlay.launch.workers import NOT_ENABLED, Interception, armed_at_start, variables
+from overlay.launch.workers import NOT_ENABLED, Interception, armed_at_start, submitted, variables
 from overlay.model import settings
 from overlay.model.rank import note_driver
 from overlay.runtime.job_log import DRIVER
@@ -130,7 +130,8 @@ class RayJobs(Interception):
 
         `drives`: whether this process drives a user's job, or one of Ray's; `None` if another process drives.
         `hooks`: whether a strict or pinned job may get a hook, by which the first task fails where overlay is
-        not installed: the cluster's Python may be another one.
+        not installed: the cluster's Python may be another one. It may not in a client, whose `env` lacks what
+        the job was submitted with.
         """
         given = env.get("env_vars") if isinstance(env, dict) else ""
         if not isinstance(given, (dict, type(None))):
@@ -142,23 +143,28 @@ class RayJobs(Interception):
         if settings.says_no(said):
             log.info(f"Ray: the workers of this job are not patched, because of OVERLAY={said} in {place}")
             return env
-        by_hand = "OVERLAY" in given  # then the user vouches for it
-        sure = by_hand or self._reads_variables(env)
+        # Ray has merged what the job was submitted with. The driver runs in that Python and is patched, but
+        # whoever submitted the job could not vouch for workers, which may run elsewhere.
+        before = submitted() if hooks else {}
+        by_hand = settings.VOUCHED in given or "OVERLAY" in {*given} - {*before.get("env_vars", ())}
+        sure = by_hand or self._reads_variables({name: env[name] for name in {*env} - {*before}})
         added = {name: value for name, value in variables().items() if name not in given}
         if by_hand:
             added = {name: value for name, value in added.items() if _DEFAULTS.get(name) != value}
         told = _announced() if drives else {}
         held = here().strict or bool(settings.pin())
         hook = {_HOOK: _require} if drives and hooks and held and not (by_hand or env.get(_HOOK)) else {}
-        if added and drives is not False:
-            shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
+        made = {**given, **added}
+        told_of = added if by_hand else {name: made[name] for name in variables()}
+        if told_of and drives is not False:
+            shown = " ".join(f"{name}={value}" for name, value in sorted(told_of.items()))
             what, who = ("the workers of this job", "they run") if drives else ("this job", "the job runs")
             what += "" if hook else f", if it is installed where {who},"
             what = f"overlay is enabled in {what} by its runtime_env"
             if not sure:
                 what = "the variables that enable overlay are in the runtime_env of this job"
             log.info(f"Ray: {what}: {shown}")
-        return {**env, **hook, "env_vars": {**given, **added, **told}} if added or told else env
+        return {**env, **hook, "env_vars": {**made, **told}} if hook or added or told else env
 
     def _reads_variables(self, env: dict[str, Any]) -> bool:
         """Return whether the workers of a job read the variables, and refuse the job if they may not."""
@@ -224,7 +230,8 @@ def _require() -> None:
         startup = import_module("overlay.launch.startup")
     except ImportError:
         way_out = "install it there, or start what runs there with OVERLAY=0 in its env_vars"
-        raise RuntimeError(f"{sys.executable} has no overlay, and the job is strict: {way_out}") from None
+        what = f"{sys.executable} has no overlay, and the job is strict or pinned"
+        raise RuntimeError(f"{what}: {way_out}") from None
     startup.refuse()
 
 

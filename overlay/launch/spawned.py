@@ -104,11 +104,13 @@ class Spawned(Interception):
                 "call overlay.enable() before the first process is started",
             )
         running: Any = sys.modules.get("multiprocessing")
-        if running is not None and (there := len(running.active_children())):
-            what = "keep the patches that they had at their start, or none"
-            way_out = "call overlay.enable() before they start"
-            who = f"{counted(there, 'process')} running here"
-            log.warning(f"multiprocessing: {who} {what}. To avoid that: {way_out}")
+        children = running.active_children() if running is not None else ()
+        # A child of `os.fork()` still has the list of its parent.
+        own = [child for child in children if getattr(child, "_parent_pid", os.getpid()) == os.getpid()]
+        if own:
+            what = f"overlay.enable() does not reach {counted(len(own), 'process')} running here"
+            way_out = "call it before they are started"
+            log.warning(f"multiprocessing: {what}: no patch comes or goes there. To avoid that: {way_out}")
 
     def leave(self) -> None:
         """Restore the original."""

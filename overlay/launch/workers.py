@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Why processes run without patches, in messages.
 NOT_ENABLED = "overlay is not enabled at their start"
+#: The variable in which Ray tells the driver of a submitted job how it was submitted, as JSON.
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def variables() -> dict[str, str]:
@@ -36,6 +38,24 @@ def variables() -> dict[str, str]:
     """
     found = {name: os.environ[name] for name in settings.VARIABLES if os.environ.get(name)}
     return {**found, **settings.absolute_paths(), **here().asked(), "OVERLAY": "1"}
+
+
+def submitted() -> dict[str, Any]:
+    """Return the `runtime_env` that this process's job was submitted with, empty if it was not."""
+    from json import loads
+
+    try:
+        env = dict(loads(os.environ[_JOB])["runtime_env"])
+        return {**env, "env_vars": dict(env.get("env_vars") or {})}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def by_hand() -> dict[str, str]:
+    """Return the variables that arm, but not those of `submitted()`: what vouches stands for those."""
+    sent = submitted().get("env_vars", {})
+    added = {name: value for name, value in variables().items() if name not in sent}
+    return {**added, settings.VOUCHED: "1"} if "OVERLAY" in sent else added
 
 
 def armed_at_start() -> bool:

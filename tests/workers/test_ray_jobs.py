@@ -15,6 +15,7 @@ import pytest
 from local_cluster import HERE, PATIENCE, Cluster, running
 from worksite import PATCHED, PLAIN, Venv
 
+import overlay.ray
 from overlay.errors import WorkersError
 from overlay.launch import ray_jobs, startup, workers
 from overlay.model import rank as ranks
@@ -164,8 +165,15 @@ def test_a_strict_job_trains_nothing_on_a_cluster_whose_python_has_no_overlay(
     """As where a virtual environment with overlay lies on top of an image's Python, which has Ray."""
     with running(Venv(tmp_path / "bare"), tmp_path) as bare:
         found, done = bare.job("on_others", worksite)
-    assert found == {"False": "ran", "out False": "ran", "True": "WorkerCrashedError", "out True": "ran"}
-    assert "has no overlay, and the job is strict: install it there" in done.stdout + done.stderr
+        given = {"OVERLAY": "1", "OVERLAY_STRICT": "1", "OVERLAY_PACKS": "acme"}
+        words = [str(HERE / "ray_job.py"), "on_others"]
+        submitted = Cluster(worksite, bare.where).submit(words, {"env_vars": given})
+    stopped = {"True": "WorkerCrashedError", "out True": "ran"}
+    assert found == {"False": "ran", "out False": "ran", **stopped}
+    printed = submitted.stdout + submitted.stderr
+    assert json.dumps(stopped) in printed, printed[-4000:]
+    for said in (done.stdout + done.stderr, printed):
+        assert "has no overlay, and the job is strict or pinned: install it there" in said
     (lax, strict) = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
     assert "overlay is enabled in the workers of this job, if it is installed where they run, by" in lax
     assert "overlay is enabled in the workers of this job by" in strict
@@ -367,6 +375,51 @@ def test_another_python_is_heard_of(
     fake.start({**env, "env_vars": {"OVERLAY": "1"}})
     monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
     fake.start({"py_executable": "uv run --with x"})
+
+
+SENT = {"OVERLAY": "1"}
+
+
+@pytest.mark.parametrize(
+    ("submitted", "own", "strict", "want"),
+    [
+        ({"env_vars": SENT}, {}, True, "hook"),
+        ({"env_vars": SENT}, {}, False, "said"),
+        ({"env_vars": {}}, {}, True, "hook"),
+        ({"env_vars": SENT, "conda": "x"}, {}, True, "hook"),  # its driver runs there as well
+        ({"env_vars": SENT}, {"worker_process_setup_hook": "theirs"}, True, "theirs"),
+        ({"env_vars": SENT}, {"conda": "x"}, True, "refused"),
+        ({"env_vars": SENT}, {"conda": "x"}, False, "warned"),
+        ({"env_vars": SENT}, {"conda": "x", "by hand": True}, True, ""),
+        ({"env_vars": SENT}, {"conda": "x", "by hand": True}, False, ""),
+        ({"env_vars": {}}, {"conda": "x", "by hand": True}, True, ""),
+    ],
+)
+def test_what_a_job_is_submitted_with_vouches_for_no_worker(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    submitted: dict[str, Any], own: dict[str, Any], strict: bool, want: str,
+) -> None:  # fmt: skip
+    """Where it is submitted, nobody knows the Python of its workers. Only `ray.init` is told by hand."""
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": submitted}))
+    fake.strict = strict
+    fake.jobs.watch()
+    if "by hand" in own:
+        own = overlay.ray.runtime_env({"conda": own["conda"]})
+    merged = {**submitted["env_vars"], **own.get("env_vars", {})}
+    env = {**submitted, **own, "env_vars": merged}  # as Ray does
+    if want == "refused":
+        with pytest.raises(WorkersError, match="conda"):
+            fake.start(env)
+        return
+    sent = fake.start(env)
+    hook = sent.get("worker_process_setup_hook")
+    assert hook == ("theirs" if want == "theirs" else ray_jobs._require if want == "hook" else None)
+    assert {**TOLD, **sent["env_vars"]} == sent["env_vars"]
+    printed = capsys.readouterr().err
+    sure = "overlay is enabled in the workers of this job" in printed
+    assert sure == (want in ("hook", "said", "theirs"))
+    # What it says after a warning, which a process logs once.
+    assert ("the variables that enable overlay are in the runtime_env" in printed) == (want == "warned")
 
 
 def test_workers_that_will_not_be_patched_are_not_said_to_be(

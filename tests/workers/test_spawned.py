@@ -73,13 +73,19 @@ def test_disable_replaces_a_fork_server_where_only_the_environment_enabled(works
     assert done.stdout.split() == [str(int(PATCHED)), str(int(PLAIN))], done.stderr
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_that_run_already_are_heard_of(worksite: Venv, method: str) -> None:
-    pool = f"import multiprocessing, overlay; pool = multiprocessing.get_context('{method}').Pool(2)"
+@pytest.mark.parametrize(
+    ("method", "size", "who"),
+    [("fork", 2, "2 processes"), ("spawn", 2, "2 processes"), ("fork", 1, "1 process")],
+)
+def test_processes_that_run_already_are_heard_of(worksite: Venv, method: str, size: int, who: str) -> None:
+    pool = f"import multiprocessing, os, overlay; p = multiprocessing.get_context('{method}').Pool({size})"
     done = worksite.run("-c", f"{pool}; overlay.enable(strict=True)", **PACK)
-    assert done.stderr.count("2 processes running here keep the patches that they had") == 1
-    done = worksite.run("-c", f"import overlay; overlay.enable(strict=True); {pool}", **PACK)
-    assert "running here" not in done.stderr
+    said = f"overlay.enable() does not reach {who} running here: no patch comes or goes there"
+    assert done.stderr.count(said) == 1, done.stderr
+    fork = "child = os.fork(); child or (overlay.enable(), os._exit(7)); print(os.waitpid(child, 0)[1] >> 8)"
+    for code in (f"import overlay; overlay.enable(strict=True); {pool}; print(7)", f"{pool}; {fork}"):
+        done = worksite.run("-c", code, **PACK)
+        assert (done.stdout, "running here" in done.stderr) == ("7\n", False), done.stderr
 
 
 def test_a_fork_server_from_before_is_replaced(worksite: Venv) -> None:
