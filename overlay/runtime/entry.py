@@ -42,8 +42,8 @@ class Entry:
         return [(target, one) for target, variant in found if variant for one in variant.replacements]
 
     def holds(self, module: object, site: str) -> bool:
-        """Return whether a site of this very module object has our replacement."""
-        parent, raw = current(module, site)
+        """Return whether a site of this very module object has our replacement, be it by inheritance."""
+        parent, raw = current(module, site, inherited=True)
         # In a spawned process, `multiprocessing` runs the script in one module and copies it into another.
         copied = bool(run_as(module))
         mine = [item for item in self.installed if item.site == site and item.after is raw]
@@ -122,7 +122,7 @@ class Entry:
             held = lost = ""
             wrapped = False
             for module, mine in self._copies(site):
-                parent, raw = current(module, site)
+                parent, raw = current(module, site, inherited=True)
                 here = next((item for item in mine if item.parent is parent and item.after is raw), None)
                 state = "applied"
                 if here is None:

@@ -243,16 +243,16 @@ class Session:
             self._put(entry, sites, first=name not in self._executed_before)
         except PatchError:
             raise
-        except ConflictError as error:
-            if known.issuperset(item.site for item in missing):
-                entry.settle()  # somebody replaced ours: that is logged, and the rest stays
-            else:
-                self._leave_out(entry, "conflict", str(error))
         except Exception as error:  # noqa: BLE001 -- whatever a factory raises must not look like an ImportError
             reason = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
-            if isinstance(error, OverlayError) and run_as(module):
-                reason += f"; {name} runs as __main__: call overlay.enable() below it all"
-            self._leave_out(entry, "failed", reason)
+            if isinstance(error, OverlayError) and known.issuperset(item.site for item in missing):
+                entry.settle()  # somebody replaced ours: that is logged, and the rest stays
+            elif isinstance(error, ConflictError):
+                self._leave_out(entry, "conflict", reason)
+            else:
+                if isinstance(error, OverlayError) and run_as(module):
+                    reason += f"; {name} runs as __main__: call overlay.enable() below it all"
+                self._leave_out(entry, "failed", reason)
 
     def _put(self, entry: Entry, sites: list[InstalledSite], *, first: bool) -> None:
         with self._lock:

@@ -49,12 +49,17 @@ def function_of(raw: object) -> Any:
     return raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
 
 
-def current(module: object, site: str) -> tuple[Any, object]:
-    """Return the object that holds a site and the raw value there now, `None` if it has none of its own."""
+def current(module: object, site: str, *, inherited: bool = False) -> tuple[Any, object]:
+    """Return the object that holds a site and the raw value there now, `None` if it has none of its own.
+
+    `inherited`: a class may have it from another.
+    """
     parent: Any = module
     *path, name = split_site(site)[1].split(".")
     for step in path:
         parent = _own(parent, step)
+    if inherited and isinstance(parent, type):
+        parent = next((cls for cls in parent.__mro__ if name in vars(cls)), parent)
     return parent, _own(parent, name)
 
 
@@ -70,6 +75,8 @@ def _own(parent: object, name: str) -> Any:
 def describe(value: object) -> str:
     """Say what stands at a site, so that a person finds it."""
     function = function_of(value)
+    if function is None:
+        return "something that does not have it"
     if type(function) is not FunctionType:
         return f"a {type(value).__qualname__}"
     owner = function.__dict__.get(OWNER)

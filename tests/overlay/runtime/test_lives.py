@@ -126,6 +126,45 @@ def test_a_site_that_is_replaced_after_us_is_told(
     assert [site.state for site in engine.status().patches[0].sites] == ["incomplete", "incomplete"]
 
 
+class Nothing:
+    """What a class can be replaced by that has none of its methods."""
+
+
+def other(engine: Any) -> Any:
+    class Mine(engine):  # type: ignore[misc]
+        def run(self, value: int) -> int:
+            return 0
+
+    return Mine
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("made", "state", "in_force"),
+    [
+        (lambda engine: type("Mine", (engine,), {}), "applied", True),
+        (other, "incomplete", False),
+        (lambda _: Nothing, "incomplete", False),
+        (lambda _: Nothing(), "incomplete", False),
+    ],
+    ids=["inherits", "overrides", "has none", "is no class"],
+)
+def test_a_class_that_is_replaced_after_us_leaves_the_patch_in_the_old_one(
+    upstream: Upstream, enabled: Engines, strict: bool, made: Any, state: str, in_force: bool
+) -> None:
+    engine = enabled(upstream.patch({"fakeup.core:Engine.run": make_run}), strict=strict)
+    core = upstream.load()
+    old = core.Engine
+    core.Engine = made(old)  # type: ignore[attr-defined]
+    for _ in range(2):
+        status = engine.status().patches[0]
+        assert (status.state, status.in_force) == (state, in_force)
+        assert ("fakeup.core:Engine.run was replaced since by " in status.reason) is (state == "incomplete")
+    assert old().run(1) == 102
+    engine.disable()
+    assert old().run(1) == 2
+
+
 def by_closure(ours: Any) -> Any:
     return lambda value, factor=2: ours(value, factor)
 
