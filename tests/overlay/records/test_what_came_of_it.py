@@ -154,12 +154,30 @@ def test_the_first_rank_says_what_was_changed(
     assert run(program, *words, RANK=rank) == ([f"overlay: {line}"] if line else [])
 
 
-@pytest.mark.parametrize(("words", "rank", "count"), [("12", "0", 1), ("12", "1", 0), ("unused", "0", 0)])
-def test_the_first_rank_says_that_patches_were_taken_out(
-    program: Path, words: str, rank: str, count: int
+OFF, TAKEN_OUT = "overlay.disable()", "disabled: 1 patch taken out"
+AGREED = "from overlay.runtime.process import here; here().job_log.compared_with = 'ranks 0-1'"
+ALONE = "disabled here, after ranks 0-1 agreed: a rank that does not disable stays patched"
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize(
+    ("words", "then", "said"),
+    [
+        ("12", OFF, [TAKEN_OUT]),
+        ("12", f"{OFF}; overlay.enable('up.double*'); {OFF}; {OFF}", [TAKEN_OUT] * 2),
+        ("12", f"{AGREED}; {OFF}; overlay.enable('up.double*'); {OFF}; {OFF}", [ALONE] * 2),
+        ("unused", OFF, []),
+    ],
+    ids=["once", "twice", "twice after ranks agreed", "nothing"],
+)
+def test_each_rank_says_that_patches_were_taken_out(
+    program: Path, words: str, then: str, said: list[str], rank: str
 ) -> None:
-    _, said = start(program, words, "overlay.disable()", RANK=rank).communicate(timeout=60)
-    assert said.splitlines().count("overlay: disabled: 1 patch taken out") == count
+    """On a rank other than the first it is a warning: no rank knows whether others did the same."""
+    _, found = start(program, words, then, RANK=rank).communicate(timeout=60)
+    place = f" [rank={rank},host={os.uname().nodename}]"
+    wanted = [f"overlay: {line}{place if rank == '1' or line == ALONE else ''}" for line in said]
+    assert [line for line in found.splitlines() if "disabled" in line] == wanted
 
 
 def test_what_was_taken_out_stays_in_the_ledger(program: Path, tmp_path: Path) -> None:
