@@ -11,9 +11,12 @@ import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import wrapt
 from fake_upstream import PROJECT, TESTED, Engines, Upstream, failing, forget, past_the_hook, triple, untested
 from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
@@ -130,8 +133,17 @@ class Nothing:
     """What a class can be replaced by that has none of its methods."""
 
 
+def deeper(engine: Any) -> Any:
+    class Mine(engine):
+        def run(self, value: int) -> int:
+            found: int = super().run(value)
+            return found
+
+    return Mine
+
+
 def other(engine: Any) -> Any:
-    class Mine(engine):  # type: ignore[misc]
+    class Mine(engine):
         def run(self, value: int) -> int:
             return 0
 
@@ -143,11 +155,12 @@ def other(engine: Any) -> Any:
     ("made", "state", "in_force"),
     [
         (lambda engine: type("Mine", (engine,), {}), "applied", True),
+        (deeper, "incomplete", True),
         (other, "incomplete", False),
         (lambda _: Nothing, "incomplete", False),
         (lambda _: Nothing(), "incomplete", False),
     ],
-    ids=["inherits", "overrides", "has none", "is no class"],
+    ids=["inherits", "calls super", "overrides", "has none", "is no class"],
 )
 def test_a_class_that_is_replaced_after_us_leaves_the_patch_in_the_old_one(
     upstream: Upstream, enabled: Engines, strict: bool, made: Any, state: str, in_force: bool
@@ -169,24 +182,60 @@ def by_closure(ours: Any) -> Any:
     return lambda value, factor=2: ours(value, factor)
 
 
-def by_name(ours: Any) -> Any:
-    space = {"ours": ours}
-    exec("def scale(value, factor=2): return ours(value, factor)", space)  # noqa: S102 -- with globals of its own
-    return space["scale"]
+def by_list(ours: Any) -> Any:
+    held = [ours]
+    return lambda value, factor=2: held[0](value, factor)
+
+
+def by_text(ours: Any, text: str) -> Any:
+    """Return the function `scale` that a module of its own defines, with ours in that module."""
+    module = ModuleType("theirs")
+    vars(module).update(ours=ours, kept=SimpleNamespace(ours=lambda *_: 0), core=sys.modules["fakeup.core"])
+    sys.modules["fakeup.core"].theirs = ours  # type: ignore[attr-defined]
+    exec(f"def scale(value, factor=2):\n    {text}", vars(module))  # noqa: S102 -- with globals of its own
+    return vars(module)["scale"]
+
+
+class Timed:
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def timed(self, value: int, factor: int = 2) -> Any:
+        return self.function(value, factor)
 
 
 @pytest.mark.parametrize(
     ("wrap", "in_force"),
     [
         (by_closure, True),
-        (by_name, True),
+        (lambda ours: by_text(ours, "return ours(value, factor)"), True),
         (lambda ours: functools.wraps(ours)(by_closure(ours)), True),
         (lambda ours: by_closure(by_closure(ours)), True),
         (functools.partial, True),
-        (lambda ours: lambda value, factor=2: 0, False),
+        (functools.lru_cache, True),
+        (lambda ours: wrapt.FunctionWrapper(ours, lambda ours, _, given, named: ours(*given, **named)), True),
+        (Timed, True),
+        (lambda ours: Timed(ours).timed, True),
+        (lambda ours: Mock(wraps=ours), True),
+        (by_list, True),
+        (lambda ours: lambda value, factor=2, ours=ours: ours(value, factor), True),
+        (lambda ours: by_text(ours, "return core.theirs(value, factor)"), True),
+        (lambda ours: by_text(ours, "import fakeup.core as at; return at.theirs(value, factor)"), True),
+        (lambda ours: by_text(ours, "from fakeup import core; return core.theirs(value, factor)"), True),
+        (lambda ours: by_text(ours, "return (lambda: ours(value, factor))()"), True),
+        (lambda ours: by_text(ours, "return kept.ours(value, factor)"), False),
+        (lambda ours: by_text(ours, "return core.Engine and 0"), False),
+        (lambda ours: by_text(ours, "return 0"), False),
     ],
-    ids=["closure", "name", "wraps", "twice", "partial", "another"],
-)
+    ids=[
+        "closure", "name", "wraps", "twice", "partial", "lru_cache", "wrapt", "object", "method", "mock",
+        "list", "default", "attribute of a module", "import", "from import", "nested", "attribute of another",
+        "another attribute", "another",
+    ],
+)  # fmt: skip
 def test_ranks_agree_beside_a_wrapper_of_one_of_them(
     upstream: Upstream, enabled: Engines, wrap: Any, in_force: bool
 ) -> None:
