@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from overlay import log
-from overlay.effect import effect_of
+from overlay.effect import Effect, effect_of
 from overlay.ledger import PatchStatus, SiteStatus
 from overlay.model.text import counted
 from overlay.patch import Patch, Replacement
@@ -100,15 +100,20 @@ class Entry:
 
     def status(self, *, wait: bool = True) -> PatchStatus:
         """Return this entry as data. Without `wait`, leave out figures that must be fetched from a device."""
-        was = self.state == "reverted" and self.was_in_place
         return PatchStatus(
             patch=self.patch.id,
             state=self.state,
             reason=self.reason,
             verdict=self.verdict,
             sites=tuple(status for status, *_ in self._sites()),
-            effect=effect_of(module_of(self.patch.id), wait=wait) if self.installed or was else None,
+            effect=self.effect(wait=wait),
         )
+
+    def effect(self, *, wait: bool) -> Effect | None:
+        """Return what it has counted, also before it was taken out; `None` if it never was in place."""
+        found = effect_of(module_of(self.patch.id), wait=wait)
+        was = self.installed or (self.state == "reverted" and self.was_in_place)
+        return found if was or (found is not None and found.reached) else None
 
     def _sites(self) -> list[tuple[SiteStatus, str, str]]:
         """Return the state of each site now, who still holds the original, and what has replaced ours.

@@ -15,6 +15,7 @@ from types import ModuleType
 
 from overlay import log
 from overlay.effect import load as load_effect
+from overlay.effect import told
 from overlay.errors import OverlayError, PatchError, PinError
 from overlay.ledger import PatchStatus
 from overlay.model.record import TYPE_CHECKING
@@ -308,6 +309,8 @@ class Session:
                 text += f" ({self._way_out(entry)})"
             if what == "incomplete":
                 text = f"incomplete {patch.id} on {where}: {reason}; enable overlay earlier"
+            if entry.state in ENDED and (effect := entry.effect(wait=False)) is not None:
+                text += f"; until then it {told(effect)}"
             log.warning(f"{text}; without it, {patch.without}" if patch.companion and patch.without else text)
 
     def _refuse(self, entry: Entry) -> None:

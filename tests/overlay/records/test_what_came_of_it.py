@@ -108,6 +108,13 @@ def run(program: Path, *words: str, **variables: Any) -> list[str]:
 
 
 CHANGED = "up.doubled changed 2 of 3 calls; up to 11"
+#: A second import finds a source that the patch does not know.
+ANOTHER_SOURCE = """
+with open("up.py", "w") as file:
+    file.write("def double(x):\\n    return 0\\n")
+del sys.modules["up"]
+import up
+"""
 IDLE = "applied, but had nothing to do: up.doubled"
 
 
@@ -135,6 +142,13 @@ IDLE = "applied, but had nothing to do: up.doubled"
             "",
             f"in this process: {CHANGED}",
         ),
+        # Also while the next session waits for the module, and if the patch could not stay.
+        (
+            ("5,10,11,-1", "overlay.disable(); del sys.modules['up']; overlay.enable('up.double*')"),
+            "",
+            f"in this process: {CHANGED}",
+        ),
+        (("5,10,11,-1", ANOTHER_SOURCE), "", f"in this process: {CHANGED}"),
         # The child of a fork says what it did itself.
         (
             ("", "pid = os.fork()\nif pid: os.waitpid(pid, 0); os._exit(0)\nup.double(12)"),
@@ -151,7 +165,14 @@ IDLE = "applied, but had nothing to do: up.doubled"
 def test_the_first_rank_says_what_was_changed(
     program: Path, words: tuple[str, ...], rank: str, line: str
 ) -> None:
-    assert run(program, *words, RANK=rank) == ([f"overlay: {line}"] if line else [])
+    assert run(program, *words, RANK=rank, cwd=program.parent) == ([f"overlay: {line}"] if line else [])
+
+
+def test_a_patch_that_is_taken_out_was_not_in_vain(program: Path) -> None:
+    process = start(program, "5,10,11,-1", ANOTHER_SOURCE, cwd=program.parent)
+    (line,) = [line for line in process.communicate(timeout=60)[1].splitlines() if "NOT applied" in line]
+    assert line.startswith("overlay: NOT applied up.doubled to up 1.0: unknown-source: ")
+    assert line.endswith(f"; until then it {CHANGED.partition(' ')[2]}")
 
 
 OFF, TAKEN_OUT = "overlay.disable()", "disabled: 1 patch taken out"
