@@ -77,6 +77,8 @@ class Session:
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
+        #: Whether a thread enables: what it has not come to yet was there before the hook.
+        self._catches_up = False
         self._tree: Tree | None = None
         self._verdicts: dict[str, Verdict] = {}
         #: The modules that were handled, by name, and by `run_as` where they run instead of being imported.
@@ -127,22 +129,29 @@ class Session:
 
     def catch_up_late(self) -> None:
         """Catch up, and name what came past the hook and is patched only now."""
-        late = self.missed()
+        late = [] if self._catches_up else self.missed()
         try:
-            self.catch_up()
+            self._catch_up(0.0)
         finally:
-            late = [n for n in late if any(entry.state == "applied" for entry in self._watched[n])]
+            late = [n for n in late if not self.closed and any(entry.state == "applied" for entry in self._watched[n])]
             if late:
                 log.warning(
                     f"{', '.join(late)} was imported past overlay, by a finder that stands before it on "
                     "sys.meta_path: it is patched only now"
                 )
 
-    def catch_up(self, patience: float = 0.0) -> None:
+    def catch_up(self, patience: float) -> None:
         """Handle watched modules that were imported before the hook was there, or past it.
 
         Raises `PatchError` in strict mode, once all of them have been looked at.
         """
+        self._catches_up = True
+        try:
+            self._catch_up(patience)
+        finally:
+            self._catches_up = False
+
+    def _catch_up(self, patience: float) -> None:
         refused: PatchError | None = None
         main = sys.modules.get("__main__")
         run = self._finder.running(getattr(main, "__dict__", {}))[0] if patience else ""
@@ -285,6 +294,8 @@ class Session:
 
     def _leave_out(self, entry: Entry, what: str, reason: str) -> None:
         """Take out a patch and those that need it, and say so. In strict mode, raise after that."""
+        if self.closed:  # what it has met may belong to the next session
+            return
         self._end(entry, what, reason)
         self._refuse(entry)
 
