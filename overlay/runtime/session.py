@@ -110,7 +110,9 @@ class Session:
             self._finder.remove()
             for entry in reversed(self.entries.values()):
                 entry.revert()
-                if entry.state not in ENDED:
+                if entry.state == "incomplete":  # a report tells it from one that was in place
+                    entry.state, entry.reason = "reverted", f"was incomplete: {entry.reason}"
+                elif entry.state in ("applied", "waiting"):
                     entry.state = "reverted" if entry.was_in_place else entry.state
                     entry.reason = "" if entry.was_in_place else "was never in place"
 
@@ -133,8 +135,8 @@ class Session:
         try:
             self._catch_up(0.0)
         finally:
-            late = [n for n in late if not self.closed and any(entry.state == "applied" for entry in self._watched[n])]
-            if late:
+            late = [n for n in late if any(entry.state == "applied" for entry in self._watched[n])]
+            if late and not self.closed:
                 log.warning(
                     f"{', '.join(late)} was imported past overlay, by a finder that stands before it on "
                     "sys.meta_path: it is patched only now"

@@ -120,7 +120,6 @@ def test_what_another_thread_does_while_a_session_opens_is_no_trouble(
     upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str], calls: list[str]
 ) -> None:
     """It asks, or closes the session and opens one of its own."""
-
     left = [*calls]
 
     def work() -> None:

@@ -417,6 +417,8 @@ def test_what_was_taken_from_an_earlier_import_is_told(
     assert status.reason == fault
     taken = id(user.scale)
     engine.disable()
+    out = engine.status().patches[0]
+    assert (out.state, out.reason) == ("reverted", f"was incomplete: {fault}")
     assert id(user.scale) == taken
     with pytest.raises(PatchError, match=fault):
         engine.enable(strict=True)
