@@ -52,7 +52,8 @@ class Entry:
     def mark_past(self, module: str) -> None:
         """Note that a module has been executed again: sites of it that are not in place any more are past."""
         for site in self.installed:
-            if site.site.partition(":")[0] == module and not site.in_place:
+            is_there = site.in_place and current(site.module, site.site)[0] is site.parent
+            if site.site.partition(":")[0] == module and not is_there:
                 site.past = True
 
     def revert(self) -> None:

@@ -245,7 +245,7 @@ class Session:
         with self._lock:
             mine = [item for _, item in entry.sites() if item.site.partition(":")[0] == name]
             missing = [item for item in mine if not entry.holds(module, item.site)]
-            known = {site.site for site in entry.installed if not site.past}
+            known = {one.site for one in entry.installed if one.module is module and not one.past}
         if not missing:
             return
         try:

@@ -69,6 +69,28 @@ def test_a_reload_from_another_source_is_decided_anew(
     assert status.state == "skipped"
 
 
+@pytest.mark.parametrize("site", ["scale", "Engine.run"])
+@pytest.mark.parametrize("again", ["reload", "second import"])
+def test_where_a_module_is_executed_again_nobody_has_replaced_ours(
+    upstream: Upstream, enabled: Engines, again: str, site: str
+) -> None:
+    made = [triple if site == "scale" else make_run, lambda original, module: None]
+
+    def make(original: Any, module: Any) -> Any:
+        return made.pop(0)(original, module)
+
+    enabled(upstream.patch({f"fakeup.core:{site}": make}), strict=True)
+    core = upstream.load()
+    old = core.Engine()
+    before = core.scale(1), old.run(1)
+    if again == "second import":
+        del sys.modules["fakeup.core"]
+    with pytest.raises(PatchError, match="not a plain function"):
+        importlib.reload(core) if again == "reload" else upstream.load()
+    assert before == ((200, 200) if site == "scale" else (2, 102))
+    assert (core.scale(1), old.run(1)) == (2, 2)
+
+
 @pytest.mark.parametrize(("ran", "value"), [("value - factor", 3), ("value * factor + 12", 22)])
 def test_a_file_that_changed_after_it_was_imported(
     upstream: Upstream, enabled: Engines, ran: str, value: int
