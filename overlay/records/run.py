@@ -43,9 +43,6 @@ LEDGER, PROCESS, ENDING = "ledger-", "process-", ".json"
 #: Digits of the digest that names a ledger.
 _DIGITS = 32
 
-#: States of a patch that was in place.
-_WAS_IN_PLACE = ("applied", "incomplete", "reverted", "waiting")
-
 #: Returns the state of this process, and waits for nothing. The engine sets it.
 tell: Callable[[], Status] | None = None
 #: The id of the process in which the run began: a fork has another one.
@@ -93,7 +90,7 @@ def lines(status: Status, *, is_fork: bool = False) -> list[str]:
     """
     from overlay.effect import told
 
-    counted = [one for one in status.patches if one.effect and one.state in _WAS_IN_PLACE]
+    counted = [one for one in status.patches if one.effect]
     reached = [(one.patch, one.effect) for one in counted if one.effect and one.effect.reached]
     # Patches that changed something come first, those that do so in every job last.
     reached.sort(key=lambda pair: ("calls" not in pair[1].values, not pair[1].values.get("changed")))

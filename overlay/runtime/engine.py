@@ -12,6 +12,7 @@ from overlay._version import __version__
 from overlay.errors import OverlayError, PatchError
 from overlay.ledger import Status
 from overlay.model import settings
+from overlay.model.rank import is_first
 from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import counted
 from overlay.records import run
@@ -276,9 +277,9 @@ class Engine:
                 if ranks := self.job_log.compared_with:
                     what = "a rank that does not disable stays patched"
                     log.warning(f"disabled here, after {ranks} agreed: {what}")
-                    self.job_log.compared_with = ""
-                elif out and self._speaks:
-                    log.of_job(f"disabled: {counted(out, 'patch')} taken out")
+                elif out and self._speaks:  # another rank than the first may be the only one
+                    say = log.info if is_first() else log.warning
+                    say(f"disabled: {counted(out, 'patch')} taken out")
             atexit.unregister(self._at_exit)
 
     def plan(self, patches: Asked = None, site: Where = None) -> Plan:

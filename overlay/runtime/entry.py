@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from overlay import log
-from overlay.effect import effect_of
+from overlay.effect import Effect, effect_of
 from overlay.ledger import PatchStatus, SiteStatus
 from overlay.model.text import counted
 from overlay.patch import Patch, Replacement
@@ -42,8 +42,8 @@ class Entry:
         return [(target, one) for target, variant in found if variant for one in variant.replacements]
 
     def holds(self, module: object, site: str) -> bool:
-        """Return whether a site of this very module object has our replacement."""
-        parent, raw = current(module, site)
+        """Return whether a site of this very module object has our replacement, be it by inheritance."""
+        parent, raw = current(module, site, inherited=True)
         # In a spawned process, `multiprocessing` runs the script in one module and copies it into another.
         copied = bool(run_as(module))
         mine = [item for item in self.installed if item.site == site and item.after is raw]
@@ -52,7 +52,8 @@ class Entry:
     def mark_past(self, module: str) -> None:
         """Note that a module has been executed again: sites of it that are not in place any more are past."""
         for site in self.installed:
-            if site.site.partition(":")[0] == module and not site.in_place:
+            is_there = site.in_place and current(site.module, site.site)[0] is site.parent
+            if site.site.partition(":")[0] == module and not is_there:
                 site.past = True
 
     def revert(self) -> None:
@@ -100,15 +101,20 @@ class Entry:
 
     def status(self, *, wait: bool = True) -> PatchStatus:
         """Return this entry as data. Without `wait`, leave out figures that must be fetched from a device."""
-        was = self.state == "reverted" and self.was_in_place
         return PatchStatus(
             patch=self.patch.id,
             state=self.state,
             reason=self.reason,
             verdict=self.verdict,
             sites=tuple(status for status, *_ in self._sites()),
-            effect=effect_of(module_of(self.patch.id), wait=wait) if self.installed or was else None,
+            effect=self.effect(wait=wait),
         )
+
+    def effect(self, *, wait: bool) -> Effect | None:
+        """Return what it has counted, also before it was taken out; `None` if it never was in place."""
+        found = effect_of(module_of(self.patch.id), wait=wait)
+        was = self.installed or (self.state == "reverted" and self.was_in_place)
+        return found if was or (found is not None and found.reached) else None
 
     def _sites(self) -> list[tuple[SiteStatus, str, str]]:
         """Return the state of each site now, who still holds the original, and what has replaced ours.
@@ -122,7 +128,7 @@ class Entry:
             held = lost = ""
             wrapped = False
             for module, mine in self._copies(site):
-                parent, raw = current(module, site)
+                parent, raw = current(module, site, inherited=True)
                 here = next((item for item in mine if item.parent is parent and item.after is raw), None)
                 state = "applied"
                 if here is None:

@@ -58,7 +58,7 @@ class JobLog:
         self._configuration = ""
         #: What ranks last agreed on, `None` if they did not, empty if they have not met.
         self._agreed: str | None = ""
-        #: The ranks, this one included, that last agreed while it was enabled.
+        #: The ranks, this one included, that last agreed.
         self.compared_with = ""
         #: Whether this process still has to say what is in place.
         self._owes = False

@@ -15,6 +15,7 @@ from types import ModuleType
 
 from overlay import log
 from overlay.effect import load as load_effect
+from overlay.effect import told
 from overlay.errors import OverlayError, PatchError, PinError
 from overlay.ledger import PatchStatus
 from overlay.model.record import TYPE_CHECKING
@@ -76,6 +77,8 @@ class Session:
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
+        #: Whether a thread enables: what it has not come to yet was there before the hook.
+        self._catches_up = False
         self._tree: Tree | None = None
         self._verdicts: dict[str, Verdict] = {}
         #: The modules that were handled, by name, and by `run_as` where they run instead of being imported.
@@ -107,7 +110,9 @@ class Session:
             self._finder.remove()
             for entry in reversed(self.entries.values()):
                 entry.revert()
-                if entry.state not in ENDED:
+                if entry.state == "incomplete":  # a report tells it from one that was in place
+                    entry.state, entry.reason = "reverted", f"was incomplete: {entry.reason}"
+                elif entry.state in ("applied", "waiting"):
                     entry.state = "reverted" if entry.was_in_place else entry.state
                     entry.reason = "" if entry.was_in_place else "was never in place"
 
@@ -126,22 +131,29 @@ class Session:
 
     def catch_up_late(self) -> None:
         """Catch up, and name what came past the hook and is patched only now."""
-        late = self.missed()
+        late = [] if self._catches_up else self.missed()
         try:
-            self.catch_up()
+            self._catch_up(0.0)
         finally:
             late = [n for n in late if any(entry.state == "applied" for entry in self._watched[n])]
-            if late:
+            if late and not self.closed:
                 log.warning(
                     f"{', '.join(late)} was imported past overlay, by a finder that stands before it on "
                     "sys.meta_path: it is patched only now"
                 )
 
-    def catch_up(self, patience: float = 0.0) -> None:
+    def catch_up(self, patience: float) -> None:
         """Handle watched modules that were imported before the hook was there, or past it.
 
         Raises `PatchError` in strict mode, once all of them have been looked at.
         """
+        self._catches_up = True
+        try:
+            self._catch_up(patience)
+        finally:
+            self._catches_up = False
+
+    def _catch_up(self, patience: float) -> None:
         refused: PatchError | None = None
         main = sys.modules.get("__main__")
         run = self._finder.running(getattr(main, "__dict__", {}))[0] if patience else ""
@@ -233,7 +245,7 @@ class Session:
         with self._lock:
             mine = [item for _, item in entry.sites() if item.site.partition(":")[0] == name]
             missing = [item for item in mine if not entry.holds(module, item.site)]
-            known = {site.site for site in entry.installed if not site.past}
+            known = {one.site for one in entry.installed if one.module is module and not one.past}
         if not missing:
             return
         try:
@@ -243,16 +255,16 @@ class Session:
             self._put(entry, sites, first=name not in self._executed_before)
         except PatchError:
             raise
-        except ConflictError as error:
-            if known.issuperset(item.site for item in missing):
-                entry.settle()  # somebody replaced ours: that is logged, and the rest stays
-            else:
-                self._leave_out(entry, "conflict", str(error))
         except Exception as error:  # noqa: BLE001 -- whatever a factory raises must not look like an ImportError
             reason = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
-            if isinstance(error, OverlayError) and run_as(module):
-                reason += f"; {name} runs as __main__: call overlay.enable() below it all"
-            self._leave_out(entry, "failed", reason)
+            if isinstance(error, OverlayError) and known.issuperset(item.site for item in missing):
+                entry.settle()  # somebody replaced ours: that is logged, and the rest stays
+            elif isinstance(error, ConflictError):
+                self._leave_out(entry, "conflict", reason)
+            else:
+                if isinstance(error, OverlayError) and run_as(module):
+                    reason += f"; {name} runs as __main__: call overlay.enable() below it all"
+                self._leave_out(entry, "failed", reason)
 
     def _put(self, entry: Entry, sites: list[InstalledSite], *, first: bool) -> None:
         with self._lock:
@@ -284,6 +296,8 @@ class Session:
 
     def _leave_out(self, entry: Entry, what: str, reason: str) -> None:
         """Take out a patch and those that need it, and say so. In strict mode, raise after that."""
+        if self.closed:  # what it has met may belong to the next session
+            return
         self._end(entry, what, reason)
         self._refuse(entry)
 
@@ -308,6 +322,8 @@ class Session:
                 text += f" ({self._way_out(entry)})"
             if what == "incomplete":
                 text = f"incomplete {patch.id} on {where}: {reason}; enable overlay earlier"
+            if entry.state in ENDED and (effect := entry.effect(wait=False)) is not None:
+                text += f"; until then it {told(effect)}"
             log.warning(f"{text}; without it, {patch.without}" if patch.companion and patch.without else text)
 
     def _refuse(self, entry: Entry) -> None:

@@ -11,11 +11,10 @@ the source compiles to.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
-from types import FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from overlay.errors import OverlayError
@@ -30,8 +29,8 @@ from overlay.source.source import Tree, bare
 _NOT_COPIED = frozenset({"__wrapped__", ORIGINAL, OWNER})
 #: Names of a module that is run: by the interpreter, and again in a process that `multiprocessing` spawns.
 _RUN = ("__main__", "__mp_main__")
-#: The most functions that are looked at behind one that somebody put in the place of ours.
-_MOST_WRAPPERS = 100
+#: The most objects that are looked at behind one that somebody put in the place of ours.
+_MOST_BEHIND = 200
 
 
 class ConflictError(OverlayError):
@@ -49,12 +48,17 @@ def function_of(raw: object) -> Any:
     return raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
 
 
-def current(module: object, site: str) -> tuple[Any, object]:
-    """Return the object that holds a site and the raw value there now, `None` if it has none of its own."""
+def current(module: object, site: str, *, inherited: bool = False) -> tuple[Any, object]:
+    """Return the object that holds a site and the raw value there now, `None` if it has none of its own.
+
+    `inherited`: a class may have it from another.
+    """
     parent: Any = module
     *path, name = split_site(site)[1].split(".")
     for step in path:
         parent = _own(parent, step)
+    if inherited and isinstance(parent, type):
+        parent = next((cls for cls in parent.__mro__ if name in vars(cls)), parent)
     return parent, _own(parent, name)
 
 
@@ -70,6 +74,8 @@ def _own(parent: object, name: str) -> Any:
 def describe(value: object) -> str:
     """Say what stands at a site, so that a person finds it."""
     function = function_of(value)
+    if function is None:
+        return "something that does not have it"
     if type(function) is not FunctionType:
         return f"a {type(value).__qualname__}"
     owner = function.__dict__.get(OWNER)
@@ -81,25 +87,47 @@ def describe(value: object) -> str:
 
 
 def holds(value: object, inner: object) -> bool:
-    """Return whether a function, or one that it holds, holds another that it can call, as a wrapper does."""
-    wanted, seen = function_of(inner), set[int]()
-    waiting = [function_of(value)]
-    while waiting and len(seen) < _MOST_WRAPPERS:
-        one = waiting.pop()
+    """Return whether an object holds another that it can call, as a wrapper does.
+
+    What it refers to is searched, the nearest first: of modules and classes, only what is named by the code
+    that has them.
+    """
+    wanted, seen = function_of(inner), set[tuple[int, frozenset[str]]]()
+    waiting: list[tuple[object, frozenset[str]]] = [(value, frozenset())]
+    for one, names in waiting:  # it grows
         if one is wanted:
             return True
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, partial):
-            waiting.append(function_of(one.func))
-        if type(one) is FunctionType:
-            waiting += [one.__globals__.get(name) for name in one.__code__.co_names]
-            waiting.append(one.__dict__.get("__wrapped__"))
-            for cell in one.__closure__ or ():
-                with suppress(ValueError):  # it is empty
-                    waiting.append(function_of(cell.cell_contents))
+        if (id(one), names) not in seen and len(seen) < _MOST_BEHIND:
+            seen.add((id(one), names))
+            parts, names = _parts(one, names)  # noqa: PLW2901 -- what is asked of its parts
+            waiting += [(part, names) for part in parts if gc.is_tracked(part)]
     return False
+
+
+def _parts(one: Any, names: frozenset[str]) -> tuple[list[object], frozenset[str]]:
+    """Return what an object has that it may call, and the attributes that code asks of that."""
+    if type(one) is FunctionType:
+        asked, attributes = _asked(one.__code__)
+        found = [one.__globals__.get(name, sys.modules.get(name)) for name in asked]
+        return [*found, one.__closure__, one.__defaults__, one.__kwdefaults__, one.__dict__], attributes
+    if issubclass(type(one), (type, ModuleType)):
+        owners = one.__mro__ if isinstance(one, type) else (one,)
+        return [_own(owner, name) for owner in owners for name in (*names, "__call__")], names
+    return ([] if type(one) is FrameType else gc.get_referents(one)), names
+
+
+def _asked(code: CodeType) -> tuple[set[str], frozenset[str]]:
+    """Return the globals and modules that code asks for by name, and the attributes."""
+    from dis import get_instructions, hasname
+
+    asked, attributes, codes = set[str](), set[str](), [code]
+    for each in codes:  # it grows by functions inside
+        codes += [part for part in each.co_consts if type(part) is CodeType]
+        for step in get_instructions(each):
+            if step.opcode in hasname:
+                by_name = step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME")
+                (asked if by_name else attributes).add(step.argval)
+    return asked, frozenset(attributes)
 
 
 class InstalledSite:

@@ -294,7 +294,8 @@ def _statement(status: Status, common: set[str]) -> agreement.Statement:
     """Return what a ledger says, as ranks say it to each other. `common`: patches that all have selected.
 
     A patch that waits for its modules says nothing yet, which is no difference. One that `disable()` took
-    out was in place until then: ranks that disable at their end must have had the same in place.
+    out was in place until then, or incomplete, which is its reason: ranks that disable at their end must have
+    had the same in place.
     """
     own = [name for name in _selected(status) if name not in common]
     code = {name: f"code {digest[:12]}" for name, digest in status.code.items()}
@@ -314,7 +315,8 @@ def _statement(status: Status, common: set[str]) -> agreement.Statement:
         begun = patch.state == "waiting" and any(site.state == "applied" for site in patch.sites)
         if begun or patch.state != "waiting":
             out = patch.state == "reverted" and not status.enabled
-            outcome[patch.patch] = "applied" if begun or out else patch.state
+            whole = begun or (out and not patch.reason)
+            outcome[patch.patch] = "applied" if whole else "incomplete" if out else patch.state
             notes[patch.patch] = "taken out since" if out else patch.reason
         for target in patch.verdict.targets if patch.verdict is not None else ():
             if target.version:

@@ -108,6 +108,13 @@ def run(program: Path, *words: str, **variables: Any) -> list[str]:
 
 
 CHANGED = "up.doubled changed 2 of 3 calls; up to 11"
+#: A second import finds a source that the patch does not know.
+ANOTHER_SOURCE = """
+with open("up.py", "w") as file:
+    file.write("def double(x):\\n    return 0\\n")
+del sys.modules["up"]
+import up
+"""
 IDLE = "applied, but had nothing to do: up.doubled"
 
 
@@ -135,6 +142,13 @@ IDLE = "applied, but had nothing to do: up.doubled"
             "",
             f"in this process: {CHANGED}",
         ),
+        # Also while the next session waits for the module, and if the patch could not stay.
+        (
+            ("5,10,11,-1", "overlay.disable(); del sys.modules['up']; overlay.enable('up.double*')"),
+            "",
+            f"in this process: {CHANGED}",
+        ),
+        (("5,10,11,-1", ANOTHER_SOURCE), "", f"in this process: {CHANGED}"),
         # The child of a fork says what it did itself.
         (
             ("", "pid = os.fork()\nif pid: os.waitpid(pid, 0); os._exit(0)\nup.double(12)"),
@@ -151,15 +165,40 @@ IDLE = "applied, but had nothing to do: up.doubled"
 def test_the_first_rank_says_what_was_changed(
     program: Path, words: tuple[str, ...], rank: str, line: str
 ) -> None:
-    assert run(program, *words, RANK=rank) == ([f"overlay: {line}"] if line else [])
+    assert run(program, *words, RANK=rank, cwd=program.parent) == ([f"overlay: {line}"] if line else [])
 
 
-@pytest.mark.parametrize(("words", "rank", "count"), [("12", "0", 1), ("12", "1", 0), ("unused", "0", 0)])
-def test_the_first_rank_says_that_patches_were_taken_out(
-    program: Path, words: str, rank: str, count: int
+def test_a_patch_that_is_taken_out_was_not_in_vain(program: Path) -> None:
+    process = start(program, "5,10,11,-1", ANOTHER_SOURCE, cwd=program.parent)
+    (line,) = [line for line in process.communicate(timeout=60)[1].splitlines() if "NOT applied" in line]
+    assert line.startswith("overlay: NOT applied up.doubled to up 1.0: unknown-source: ")
+    assert line.endswith(f"; until then it {CHANGED.partition(' ')[2]}")
+
+
+OFF, TAKEN_OUT = "overlay.disable()", "disabled: 1 patch taken out"
+AGREED = "from overlay.runtime.process import here; here().job_log.compared_with = 'ranks 0-1'"
+ALONE = "disabled here, after ranks 0-1 agreed: a rank that does not disable stays patched"
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize(
+    ("words", "then", "said"),
+    [
+        ("12", OFF, [TAKEN_OUT]),
+        ("12", f"{OFF}; overlay.enable('up.double*'); {OFF}; {OFF}", [TAKEN_OUT] * 2),
+        ("12", f"{AGREED}; {OFF}; overlay.enable('up.double*'); {OFF}; {OFF}", [ALONE] * 2),
+        ("unused", OFF, []),
+    ],
+    ids=["once", "twice", "twice after ranks agreed", "nothing"],
+)
+def test_each_rank_says_that_patches_were_taken_out(
+    program: Path, words: str, then: str, said: list[str], rank: str
 ) -> None:
-    _, said = start(program, words, "overlay.disable()", RANK=rank).communicate(timeout=60)
-    assert said.splitlines().count("overlay: disabled: 1 patch taken out") == count
+    """On a rank other than the first it is a warning: no rank knows whether others did the same."""
+    _, found = start(program, words, then, RANK=rank).communicate(timeout=60)
+    place = f" [rank={rank},host={os.uname().nodename}]"
+    wanted = [f"overlay: {line}{place if rank == '1' or line == ALONE else ''}" for line in said]
+    assert [line for line in found.splitlines() if "disabled" in line] == wanted
 
 
 def test_what_was_taken_out_stays_in_the_ledger(program: Path, tmp_path: Path) -> None:

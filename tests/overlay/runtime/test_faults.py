@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fake_upstream import Engines, Upstream, triple
+from order_world import make_fixed, make_run
 from threads import at_once
 
 import overlay
@@ -112,6 +113,35 @@ def test_an_import_that_asks_for_the_status_does_not_wait_for_us(
         thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     assert core.scale(1) == 200
+
+
+@pytest.mark.parametrize("calls", [["status"], ["disable", "enable"]])
+def test_what_another_thread_does_while_a_session_opens_is_no_trouble(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str], calls: list[str]
+) -> None:
+    """It asks, or closes the session and opens one of its own."""
+    left = [*calls]
+
+    def work() -> None:
+        while left:
+            getattr(engine, left.pop(0))()
+
+    def meanwhile(original: Any, module: Any) -> Any:
+        del original  # or the session of the other thread would find somebody who holds it
+        other = threading.Thread(target=work, daemon=True)
+        other.start()
+        other.join(30)
+        assert not other.is_alive()
+        return make_run(vars(module.Engine)["run"], module)
+
+    sites = {"scale": triple, "Engine.run": meanwhile, "Engine.fixed": make_fixed}
+    patches = [upstream.patch({f"fakeup.core:{at}": made}, name=f"fakeup.{at}") for at, made in sites.items()]
+    engine, core = engines(*patches), upstream.load()
+    engine.enable()
+    assert capsys.readouterr().err == ""
+    assert (core.scale(1), core.Engine().run(1), core.Engine.fixed(1)) == (200, 300, 102)
+    engine.disable()
+    assert (core.scale(1), core.Engine().run(1), core.Engine.fixed(1)) == (2, 2, 2)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -11,9 +11,12 @@ import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import wrapt
 from fake_upstream import PROJECT, TESTED, Engines, Upstream, failing, forget, past_the_hook, triple, untested
 from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
@@ -64,6 +67,28 @@ def test_a_reload_from_another_source_is_decided_anew(
     assert status.verdict == engine.plan().verdicts[0]
     assert status.verdict.verdict == "unknown-source"
     assert status.state == "skipped"
+
+
+@pytest.mark.parametrize("site", ["scale", "Engine.run"])
+@pytest.mark.parametrize("again", ["reload", "second import"])
+def test_where_a_module_is_executed_again_nobody_has_replaced_ours(
+    upstream: Upstream, enabled: Engines, again: str, site: str
+) -> None:
+    made = [triple if site == "scale" else make_run, lambda original, module: None]
+
+    def make(original: Any, module: Any) -> Any:
+        return made.pop(0)(original, module)
+
+    enabled(upstream.patch({f"fakeup.core:{site}": make}), strict=True)
+    core = upstream.load()
+    old = core.Engine()
+    before = core.scale(1), old.run(1)
+    if again == "second import":
+        del sys.modules["fakeup.core"]
+    with pytest.raises(PatchError, match="not a plain function"):
+        importlib.reload(core) if again == "reload" else upstream.load()
+    assert before == ((200, 200) if site == "scale" else (2, 102))
+    assert (core.scale(1), old.run(1)) == (2, 2)
 
 
 @pytest.mark.parametrize(("ran", "value"), [("value - factor", 3), ("value * factor + 12", 22)])
@@ -126,28 +151,113 @@ def test_a_site_that_is_replaced_after_us_is_told(
     assert [site.state for site in engine.status().patches[0].sites] == ["incomplete", "incomplete"]
 
 
+class Nothing:
+    """What a class can be replaced by that has none of its methods."""
+
+
+def deeper(engine: Any) -> Any:
+    class Mine(engine):
+        def run(self, value: int) -> int:
+            found: int = super().run(value)
+            return found
+
+    return Mine
+
+
+def other(engine: Any) -> Any:
+    class Mine(engine):
+        def run(self, value: int) -> int:
+            return 0
+
+    return Mine
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("made", "state", "in_force"),
+    [
+        (lambda engine: type("Mine", (engine,), {}), "applied", True),
+        (deeper, "incomplete", True),
+        (other, "incomplete", False),
+        (lambda _: Nothing, "incomplete", False),
+        (lambda _: Nothing(), "incomplete", False),
+    ],
+    ids=["inherits", "calls super", "overrides", "has none", "is no class"],
+)
+def test_a_class_that_is_replaced_after_us_leaves_the_patch_in_the_old_one(
+    upstream: Upstream, enabled: Engines, strict: bool, made: Any, state: str, in_force: bool
+) -> None:
+    engine = enabled(upstream.patch({"fakeup.core:Engine.run": make_run}), strict=strict)
+    core = upstream.load()
+    old = core.Engine
+    core.Engine = made(old)  # type: ignore[attr-defined]
+    for _ in range(2):
+        status = engine.status().patches[0]
+        assert (status.state, status.in_force) == (state, in_force)
+        assert ("fakeup.core:Engine.run was replaced since by " in status.reason) is (state == "incomplete")
+    assert old().run(1) == 102
+    engine.disable()
+    assert old().run(1) == 2
+
+
 def by_closure(ours: Any) -> Any:
     return lambda value, factor=2: ours(value, factor)
 
 
-def by_name(ours: Any) -> Any:
-    space = {"ours": ours}
-    exec("def scale(value, factor=2): return ours(value, factor)", space)  # noqa: S102 -- with globals of its own
-    return space["scale"]
+def by_list(ours: Any) -> Any:
+    held = [ours]
+    return lambda value, factor=2: held[0](value, factor)
+
+
+def by_text(ours: Any, text: str) -> Any:
+    """Return the function `scale` that a module of its own defines, with ours in that module."""
+    module = ModuleType("theirs")
+    vars(module).update(ours=ours, kept=SimpleNamespace(ours=lambda *_: 0), core=sys.modules["fakeup.core"])
+    sys.modules["fakeup.core"].theirs = ours  # type: ignore[attr-defined]
+    exec(f"def scale(value, factor=2):\n    {text}", vars(module))  # noqa: S102 -- with globals of its own
+    return vars(module)["scale"]
+
+
+class Timed:
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def timed(self, value: int, factor: int = 2) -> Any:
+        return self.function(value, factor)
 
 
 @pytest.mark.parametrize(
     ("wrap", "in_force"),
     [
         (by_closure, True),
-        (by_name, True),
+        (lambda ours: by_text(ours, "return ours(value, factor)"), True),
         (lambda ours: functools.wraps(ours)(by_closure(ours)), True),
         (lambda ours: by_closure(by_closure(ours)), True),
         (functools.partial, True),
-        (lambda ours: lambda value, factor=2: 0, False),
+        (functools.lru_cache, True),
+        (lambda ours: wrapt.FunctionWrapper(ours, lambda ours, _, given, named: ours(*given, **named)), True),
+        (Timed, True),
+        (lambda ours: Timed(ours).timed, True),
+        (lambda ours: Mock(wraps=ours), True),
+        (by_list, True),
+        (lambda ours: lambda value, factor=2, ours=ours: ours(value, factor), True),
+        (lambda ours: by_text(ours, "return core.theirs(value, factor)"), True),
+        (lambda ours: by_text(ours, "import fakeup.core as at; return at.theirs(value, factor)"), True),
+        (lambda ours: by_text(ours, "from fakeup import core; return core.theirs(value, factor)"), True),
+        (lambda ours: by_text(ours, "return (lambda: ours(value, factor))()"), True),
+        (lambda ours: by_text(ours, "return kept.ours(value, factor)"), False),
+        (lambda ours: by_text(ours, "return core.Engine and 0"), False),
+        (lambda ours: by_text(ours, "return 0"), False),
     ],
-    ids=["closure", "name", "wraps", "twice", "partial", "another"],
-)
+    ids=[
+        "closure", "name", "wraps", "twice", "partial", "lru_cache", "wrapt", "object", "method", "mock",
+        "list", "default", "attribute of a module", "import", "from import", "nested", "attribute of another",
+        "another attribute", "another",
+    ],
+)  # fmt: skip
 def test_ranks_agree_beside_a_wrapper_of_one_of_them(
     upstream: Upstream, enabled: Engines, wrap: Any, in_force: bool
 ) -> None:
@@ -329,6 +439,8 @@ def test_what_was_taken_from_an_earlier_import_is_told(
     assert status.reason == fault
     taken = id(user.scale)
     engine.disable()
+    out = engine.status().patches[0]
+    assert (out.state, out.reason) == ("reverted", f"was incomplete: {fault}")
     assert id(user.scale) == taken
     with pytest.raises(PatchError, match=fault):
         engine.enable(strict=True)

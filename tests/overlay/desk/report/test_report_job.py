@@ -113,6 +113,10 @@ def test_ranks_that_all_disabled_are_compared_all_the_same(tmp_path: Path) -> No
         }
     ]
     assert "do not agree" in headline({}, found).text
+    incomplete = deepcopy(off)
+    made.patch_of(incomplete, ID).update(reason="was incomplete: somebody holds it")
+    (one,) = read(tmp_path, off, incomplete).to_dict()["differences"]
+    assert one["said"][1] == ["rank 1", "incomplete (taken out since)"]
     # Also if only one of them stays enabled.
     assert facts(read(tmp_path, applied, refused)) == ["enabled at the end", ID]
 
