@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from overlay.ledger import Status
     from overlay.runtime.engine import Engine
+    from overlay.source.source import Place
     from overlay.verdict import Plan
 
 __all__ = [
@@ -111,7 +112,7 @@ def disable() -> None:
     _here().disable()
 
 
-def plan(patches: str | Iterable[str] | None = None, site: str | Sequence[str] | None = None) -> Plan:
+def plan(patches: str | Iterable[str] | None = None, site: Place | Sequence[Place] | None = None) -> Plan:
     """Decide on every patch without importing or changing anything.
 
     Args:
@@ -179,6 +180,7 @@ def agree(group: Any = None, timeout: float | None = None) -> None:
     """
     from overlay.source.registry import COMPAT, import_module
 
-    if timeout is not None and not timeout > 0:
+    given: Any = timeout
+    if given is not None and not (isinstance(given, (int, float)) and given > 0):
         raise OverlayError(f"timeout={timeout!r} is no number of seconds above 0: leave it out, or give one")
     import_module(f"{COMPAT}.agreement").agree(group, timeout, _here().statement())

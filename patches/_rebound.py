@@ -24,7 +24,8 @@ def rebound(function: Callable[..., Any], module: ModuleType, **names: Any) -> C
         made = FunctionType(told.__code__, {**vars(module), **names}, told.__name__, told.__defaults__)
         made.__kwdefaults__ = told.__kwdefaults__
         # A compiler would take the function's names for those of its module, which it reads by itself.
-        dynamo: Any = sys.modules.get("torch._dynamo")
-        return (made if dynamo is None else dynamo.disable(made))(*given, **named)
+        # It may be there in part: a thread imports it.
+        disable: Any = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+        return (made if disable is None else disable(made))(*given, **named)
 
     return call

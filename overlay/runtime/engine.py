@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from overlay.runtime.entry import Entry
     from overlay.runtime.session import Session
     from overlay.source.decide import Installed
-    from overlay.source.source import Tree
+    from overlay.source.source import Place, Tree
     from overlay.source.table import Table
     from overlay.verdict import Plan, Verdict
 
     #: What selects patches, and where upstreams are looked for, as for `overlay.plan`.
     Asked = str | Iterable[str] | None
-    Where = str | Sequence[str] | Tree | None
+    Where = Place | Sequence[Place] | Tree | None
 
 
 def load_all() -> dict[str, Patch]:

@@ -249,15 +249,14 @@ class _Search:
                 can_change |= _partial.__reduce__(owner)[2][2] is holder
             else:
                 can_change |= issubclass(kind, ModuleType)
-        self._note(dict.keys(holder))
         over = bool(owners) and all(type(owner) is FrameType for owner in owners)
         for key, value in [item for item in dict.items(holder) if id(item[1]) in self._for]:
             if cls is not None:
                 type.__setattr__(cls, key, self._new(value))  # a metaclass is not asked
             elif can_change:
                 dict.__setitem__(holder, key, self._new(value))
-            elif not over:
-                self._note([value])
+        # It is a key, a value that stays, or in a class derived from `dict` what else an object of that has.
+        self._note(() if over else gc.get_referents(holder))
 
     def _look_at_weak(self, wanted: tuple[Any, ...]) -> None:
         """Rebind each `WeakMethod`. Whoever has another weak reference goes on with the original."""

@@ -27,6 +27,8 @@ from overlay.source import shape
 from overlay.source.shape import Module, bindings, split_site
 
 T = TypeVar("T")
+#: A folder or an archive.
+Place = str | os.PathLike[str]
 
 
 class Tree:
@@ -36,14 +38,15 @@ class Tree:
     Answers are kept: many patches and rows ask the same of a site.
     """
 
-    def __init__(self, site: str | Sequence[str] | None = None) -> None:
-        given = [site] if isinstance(site, str) else site
-        for one in given or ():
+    def __init__(self, site: Place | Sequence[Place] | None = None) -> None:
+        listed: Any = site if site is None or isinstance(site, (list, tuple)) else [site]
+        given = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in listed or ()]
+        for one in given:
             if not importable(one):
                 raise SourceError(f"{one!r} is neither a folder nor an archive that Python can import from")
-        self.sites = None if given is None else list(map(os.path.abspath, given))
+        self.sites = None if site is None else list(map(os.path.abspath, given))
         #: What was given, as a plan names it.
-        self.name = os.pathsep.join(given or ())
+        self.name = os.pathsep.join(given)
         self._specs: dict[str, ModuleSpec | None] = {}
         #: Modules as they were parsed, or why they cannot be.
         self._modules: dict[str, Module | str] = {}
@@ -310,9 +313,9 @@ def is_endless(path: str) -> bool:
     return os.path.exists(path) and (not os.path.isfile(path) or os.path.getsize(path) > LARGEST)
 
 
-def importable(site: str) -> bool:
-    """Return whether a path is a folder or an archive that modules can be imported from."""
-    return bool(site) and _entry_finder(site) is not None
+def importable(site: object) -> bool:
+    """Return whether this is the path of a folder or an archive that modules can be imported from."""
+    return isinstance(site, str) and site != "" and "\0" not in site and _entry_finder(site) is not None
 
 
 def stated_version(found: Distribution) -> str | None:

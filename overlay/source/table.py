@@ -30,7 +30,7 @@ from hashlib import sha256
 from overlay.errors import OverlayError, SourceError
 from overlay.model.record import TYPE_CHECKING, Record
 from overlay.patch import Absent, Calls, Fact, Patch, Target
-from overlay.source.source import Tree
+from overlay.source.source import LARGEST, Tree, is_endless
 from overlay.verdict import APPLY, LOUD, SiteFinding
 
 if TYPE_CHECKING:
@@ -212,8 +212,15 @@ def _release(text: str) -> Version | None:
 
 def read(path: str) -> list[Row]:
     """Return the rows of a file. Raises `OSError`, and `OverlayError` for what is no table."""
+    return rows_in(contents(path), path)
+
+
+def contents(path: str) -> bytes:
+    """Return what is in a file. Raises `OSError`, also where reading it could take for ever."""
+    if is_endless(path):
+        raise OSError(f"{path} is no file of at most {LARGEST} bytes")
     with open(path, "rb") as file:
-        return rows_in(file.read(), path)
+        return file.read()
 
 
 def rows_in(data: bytes, path: str) -> list[Row]:

@@ -244,7 +244,12 @@ def test_ranks_are_waited_for_almost_as_long_as_their_group_waits(timeout: float
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [({"group": "x"}, "'x' is no process group"), ({"timeout": -1}, "timeout=-1 is no")]
+    ("given", "message"),
+    [
+        ({"group": "x"}, "'x' is no process group"),
+        ({"timeout": -1}, "timeout=-1 is no"),
+        ({"timeout": "x"}, "timeout='x' is no"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(given: dict[str, Any], message: str) -> None:
     dist = pytest.importorskip("torch.distributed")

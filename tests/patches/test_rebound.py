@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
+
+from overlay.patches._rebound import rebound
 
 CODE = """
 import sys, types
@@ -37,3 +40,11 @@ def test_a_compiled_function_has_its_own_names_and_a_neighbour_the_modules(name:
     command = [sys.executable, "-c", CODE, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environ)
     assert done.stdout.strip() == "True [10.0, 202.0]", done.stderr
+
+
+def test_a_compiler_that_another_thread_is_importing_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("upstream")
+    exec("def helper(x): return x + 1\ndef first(x): return helper(x) * 2", vars(module))  # noqa: S102
+    made = rebound(module.first, module, helper=lambda x: x + 100)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", ModuleType("torch._dynamo"))
+    assert made(1) == 202

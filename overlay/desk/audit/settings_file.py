@@ -42,7 +42,7 @@ _ELSEWHERE = ""
 _UNNAMED = "the configuration that it overrides (give --config-name, or the config.yaml of the run)"
 #: The most settings of a file: one with more is not for a job.
 _MOST_SETTINGS = 20_000
-_WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
+_WORDS = {"true": True, "false": False, "null": None, "~": None}
 
 
 def read(path: str, programs: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -147,8 +147,7 @@ class _Job:
         """Return the settings by key: a switch is on, one value is itself, several are a tuple."""
         found: dict[str, Any] = {}
         for key, given in self._found.items():
-            values = [one for one in given if one != ""]
-            found[key] = True if not values else values[0] if len(values) == 1 else tuple(values)
+            found[key] = True if not given else given[0] if len(given) == 1 else tuple(given)
         found |= {key: Open(f"{found[key]} in a branch") for key in self._perhaps}
         return found | {
             key: Open(f"{found[key]} unless {word} sets it") for key, word in self._before.items()
@@ -160,16 +159,15 @@ class _Job:
         unclear = isinstance(value(word), Open) and _UNTOLD.fullmatch(word)
         if option:
             self._flag = option[1].replace("-", "_")
-            self._put(self._flag, [] if option[2] is None else [value(option[3])], sure=sure)
+            self._put(self._flag, _of_flag(option[3] or ""), sure=sure)
             self._flag = self._flag if option[2] is None else ""
         elif override:
-            swept = _SWEPT.fullmatch(override[2])
-            self._put(override[1], [Open(override[2]) if swept else value(override[2])], sure=sure)
+            self._put(override[1], [_of_override(override[2])], sure=sure)
             inside = override[2] if override[2].startswith("{") else ""
             for key, inner in re.findall(r"([\w.]+) *: *([^,{}]+)", inside):
                 self._put(f"{override[1]}.{key}", [value(inner)], sure=sure and inside.count("{") == 1)
         elif flag and word != "--" and not _SPREAD.search(word) and not (unclear and self._found[flag]):
-            self._put(flag, [*self._found[flag], value(word)], sure=sure and flag not in self._perhaps)
+            self._put(flag, [*self._found[flag], *_of_flag(word)], sure=sure and flag not in self._perhaps)
             self._flag = flag
         elif word not in ("", "--"):
             self.elsewhere.append(word)
@@ -198,6 +196,23 @@ def value(text: str) -> Any:
         return float(text)
     in_brackets = text[:1] == "[" and text[-1:] == "]"
     return tuple(value(part) for part in text[1:-1].split(",") if part.strip()) if in_brackets else text
+
+
+def _of_flag(text: str) -> list[Any]:
+    """Return the values that a text gives a flag: "None" is `None`, and "none" one choice of several."""
+    found = value(text)
+    return [] if found == "" else [None if found == "None" else found]
+
+
+def _of_override(text: str) -> Any:
+    """Return the value that a text has in Hydra: what is quoted is a text.
+
+    What an upstream makes of an empty text is not known, and a table has its own settings.
+    """
+    found = value(text)
+    if found == "" or text[0] == "{" or _SWEPT.fullmatch(text):
+        return Open(text or "''")
+    return text[1:-1] if text[0] in "'\"" and not isinstance(found, Open) else found
 
 
 def in_yaml(text: str, path: str) -> dict[str, Any]:
@@ -243,7 +258,9 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
     # Overrides, as Hydra writes them beside its configurations.
     overrides = bool(texts) and all("=" in one for one in texts) and len(texts) == len(items)
     if isinstance(data, list) and (overrides or not path):
-        job = _unstarted((word, True) for one in data for word in shlex.split(str(one)))
+        # The quotes of an override are Hydra's.
+        words = (shlex.split(text) if re.search(r"\s", text) else [text] for text in map(str, data))
+        job = _unstarted((word, True) for inside in words for word in inside)
         found.update(job.settings())
         if job.elsewhere:
             _add_elsewhere(found, *job.elsewhere)

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "the seed of the contracts' inputs (default: a new one, printed)"
     parser.add_argument("--seed", type=int, metavar="N", help=what)
     what = f"the time limit of each run (default: {_PATIENCE})"
-    parser.add_argument("--timeout", type=int, default=_PATIENCE, metavar="SECONDS", help=what)
+    parser.add_argument("--timeout", type=seconds, default=_PATIENCE, metavar="SECONDS", help=what)
     what = (
         "try patches on a source that they were not tested on, and add what holds to a table, which "
         "OVERLAY_TRUST then names"
@@ -93,6 +93,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", metavar="FILE", help=what)
     what = "with --write: you have read how the source differs, and a contract that holds is enough"
     parser.add_argument("--judged", action="store_true", help=what)
+
+
+def seconds(text: str) -> int:
+    """Read an argument that limits a time."""
+    if int(text) <= 0:
+        raise ValueError
+    return int(text)
 
 
 def run(engine: Engine, arguments: argparse.Namespace) -> int:

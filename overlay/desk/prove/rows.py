@@ -21,7 +21,7 @@ from overlay.patch import Patch, Target, Variant
 from overlay.source.decide import decide
 from overlay.source.registry import of_code
 from overlay.source.source import Tree
-from overlay.source.table import Row, Said, Table, files_digest, is_so, misses, rows_in, said
+from overlay.source.table import Row, Said, Table, contents, files_digest, is_so, misses, rows_in, said
 from overlay.verdict import APPLY
 
 
@@ -180,8 +180,7 @@ class File(Record):
     def read(cls, path: str) -> File:
         """Return a file, empty if there is none. Raises `TrustError` for what is no table."""
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            data = contents(path)
             rows = rows_in(data, path)
         except FileNotFoundError:
             return cls()

@@ -1,42 +1,24 @@
 """`slime.memory-probe`: slime asks for free memory before one collective in 64, not before each."""
 
-from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import effect
-from overlay.patch import Patch, Present, one_target, replaced, variant
-from overlay.patches._rebound import rebound
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 _GROUPS = "slime.utils.reloadable_process_group"
-_FORWARD = f"{_GROUPS}:ReloadableProcessGroup._fwd"
-_PROBE = f"{_GROUPS}:_wrap_low_level_call"
 #: Of how many collectives one is probed before.
 _EVERY = 64
 EFFECT = effect(__name__, "collective", did="asked for no free memory before")
 
 
-def _now_and_then(module: Any) -> Any:
-    """Return slime's context of a collective, which probes before the first, and then before each 64th."""
-
-    def wrap_low_level_call(check_memory: bool = True) -> Any:
-        probed = check_memory and EFFECT.calls % _EVERY == 0
-        EFFECT.calls += check_memory
-        EFFECT.changed += check_memory and not probed
-        return module._wrap_low_level_call(check_memory=probed)  # noqa: SLF001 -- it tells of errors too
-
-    return wrap_low_level_call
-
-
-def make(original: Any, module: Any) -> Any:
-    """Build slime's own function over another probe."""
-
-    @wraps(original)
-    def replacement(*given: Any, **named: Any) -> Any:
-        return own(*given, **named)
-
-    own = rebound(original, module, _wrap_low_level_call=_now_and_then(module))
-    return replacement
+@around
+def available_memory(original: Any) -> Any:
+    """Return what memory is free before the first collective, and then before each 64th; else, enough."""
+    probed = EFFECT.calls % _EVERY == 0
+    EFFECT.calls += 1
+    EFFECT.changed += not probed
+    return original() if probed else {"free_GB": float("inf")}
 
 
 PATCH = Patch(
@@ -56,11 +38,9 @@ PATCH = Patch(
     targets=one_target(
         SLIME,
         variant(
-            "0.3.1",
-            replaced(f"{_GROUPS}:monkey_patch_torch_dist", make),
-            replaced(_FORWARD, make),
-            # Before it, slime.group-timeouts replaces one of them.
-            Present(site=f"{_GROUPS}:register_default_process_group"),
+            "0.2.3",
+            replaced(f"{_GROUPS}:available_memory", available_memory),
+            f"{_GROUPS}:_wrap_low_level_call",
         ),
         tells=(_GROUPS,),
     ),

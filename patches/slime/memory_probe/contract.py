@@ -12,6 +12,7 @@ from overlay.testing import with_patches
 @on_megatron()
 def wrong(seed: str) -> str:
     """Return what a collective finds, or how often memory is asked for, where that is not as it should be."""
+    import torch
     import torch.distributed as dist
 
     groups = imported("slime.utils.reloadable_process_group")
@@ -20,11 +21,12 @@ def wrong(seed: str) -> str:
     asked: list[float] = []
     cleared: list[bool] = []
 
-    def available_memory() -> dict[str, float]:
+    def mem_get_info(_device: object) -> tuple[float, float]:
         asked.append(free[0])
-        return {"free_GB": free[0]}
+        return free[0] * 2**30, 80.0 * 2**30
 
-    groups.available_memory = groups.print_memory = lambda *_: available_memory()
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.mem_get_info = mem_get_info  # type: ignore[assignment]
     groups.clear_memory = lambda *_: cleared.append(True)
     reduce = dist.all_reduce
     groups.monkey_patch_torch_dist()

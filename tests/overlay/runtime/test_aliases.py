@@ -177,6 +177,8 @@ KEPT = [
     "class Plain: pass\nkept = Plain(); kept.f = scale",
     "class Looked: pass\nkept = Looked(); kept.f = scale; vars(kept)",
     "class Partial(functools.partial): __slots__ = 'f'\nkept = Partial(len); kept.f = scale",
+    "kept = collections.defaultdict(scale)",
+    "class Dict(dict): __slots__ = 'f'\nkept = Dict(); kept.f = scale",
     "class Dict(dict):\n    def items(self): raise RuntimeError\nkept = Dict(f=scale)",
     "class Tuple(tuple): pass\nkept = Tuple([scale])",
     "class Static(staticmethod): pass\nclass H: kept = Static(scale)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_upstream import PROJECT, MemoryTree, Upstream, tables
@@ -22,6 +23,12 @@ def namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, st
         (folder / f"{module}.py").write_text("raise AssertionError('imported')\ndef f(): pass\n")
         monkeypatch.syspath_prepend(str(tmp_path / name))
     return str(tmp_path / "one"), str(tmp_path / "two")
+
+
+def test_a_path_is_a_place_as_its_text_is(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    for site in (place, tmp_path, [place], [tmp_path], (tmp_path,)):
+        assert (Tree(site).sites, Tree(site).name) == ([place], place)
 
 
 def test_nested_namespace_packages_are_walked_and_not_imported(namespaces: tuple[str, str]) -> None:
@@ -103,9 +110,10 @@ def test_an_archive_without_sources_says_so(tmp_path: Path) -> None:
 
 def test_a_site_that_nothing_can_be_imported_from_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "broken.whl").write_bytes(b"PK\x03\x04 broken")
-    for site in (tmp_path / "broken.whl", tmp_path / "nowhere", ""):
+    sites: list[Any] = [tmp_path / "broken.whl", str(tmp_path / "gone"), "", "a\0b", b"a", 123, [3]]
+    for wrong in (*sites, [tmp_path, "gone"]):
         with pytest.raises(SourceError, match="neither a folder nor an archive"):
-            Tree(str(site))
+            Tree(wrong)
 
 
 @pytest.mark.parametrize("core", ["def f(:\n", "x = " + "-" * 100_000 + "1", "x = " + "(" * 1000, "x = \0"])

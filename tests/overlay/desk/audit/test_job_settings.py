@@ -128,6 +128,8 @@ def said(found: JobSettings, *when: Condition) -> Answer:
         ("a.ranks=2 --config-name=big", "not-met", "fast is off"),
         ("x --ranks=2 +fast.y=1 a.b=1,2 'a.c=choice(1,2)'", "not-met", "fast is off"),
         ("x a.fast=false,true --ranks=2", "untold", "a.fast is false,true"),
+        ("x a.fast= --ranks=2", "untold", "a.fast is ''"),
+        ("x a.fast=none --ranks=2", "untold", "a.fast is none"),
         ("x --ranks=2 ~a.b a.b=1", "untold", "fast is not in the file"),
         ("x --ranks 2 --fast 1", "untold", "fast is 1"),
         # What is not known behind a value, or a switch, may be any number of settings.
@@ -265,10 +267,12 @@ def test_what_is_sourced_by_its_place_in_an_image_is_found_above_the_script(
         ("run.sh", "python x.py --ranks 2 \\\r\n  --fast\r\n", "met"),
         ("run.yaml", "\ufeffranks: 2\nfast: true", "met"),
         ("run.yaml", "job:\n  ranks: 2\n  fast: false\n", "not-met"),
+        ("run.yaml", "job:\n  ranks: 2\n  fast: None\n", "untold"),
         ("run.yaml", "n: 2\nranks: ${n}\nfast: true\n", "met"),
         ("run.yaml", "n: ???\nranks: ${oc.env:N}\nfast: true\n", "untold"),
         ("run.yaml", "defaults:\n- other\nranks: 2\n", "untold"),
         ("run.yaml", "- a.ranks=2\n- a.fast=true\n", "met"),
+        ("run.yaml", "- a.ranks=2\n- a.fast='false'\n", "untold"),
         ("run.yaml", "- a.ranks=2\n- +experiment=big\n", "untold"),
         ("run.yaml", "--ranks: 2\n--fast: true\n", "met"),
         ("run.yaml", "TEST_TYPE: x\nMODEL_ARGS:\n  --ranks: 2\n  --fast: true\n", "met"),
@@ -306,13 +310,18 @@ def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(
         "python -m x --config-name='a.yaml' \
   +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y "
-        "a.k=gae,grpo 'a.c=choice(1,2)' $@"
+        "a.k=gae,grpo 'a.c=choice(1,2)' a.none=None a.lower=none \"a.quoted='null'\" a.no=\\'False\\' "
+        "a.in=[None] a.empty= a.blank=\\'\\' a.table={} a.filled={b:1} --flag None --kind none --label= $@"
     )
     found, _ = settings_file.read(str(tmp_path / "run.sh"), PROGRAMS)
-    known = {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None}
-    assert found == {**known, "a.f": "$Y", "a.k": "gae,grpo", "a.c": "choice(1,2)"}
-    # Of a sweep each job has another value.
-    assert all(isinstance(found[key], Open) for key in ("a.f", "a.k", "a.c"))
+    known = {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None, "flag": None, "kind": "none"}
+    # To Hydra, these are texts.
+    known |= {"a.none": "None", "a.lower": "none", "a.quoted": "null", "a.no": "False", "a.in": ("None",)}
+    # Of a sweep each job has another value, and upstreams differ in what they make of nothing.
+    unsure = {"a.f": "$Y", "a.k": "gae,grpo", "a.c": "choice(1,2)", "a.empty": "''", "a.blank": "''"}
+    unsure |= {"a.table": "{}", "a.filled": "{b:1}"}
+    assert found == {**known, "a.filled.b": 1, "label": True, **unsure}
+    assert {key for key, value in found.items() if isinstance(value, Open)} == {*unsure}
 
 
 def test_unknown_settings_are_named_with_the_nearest(tmp_path: Path) -> None:

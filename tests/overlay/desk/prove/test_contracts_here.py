@@ -58,7 +58,10 @@ def test_what_ran_not_at_all_is_no_pass(toy: Toy) -> None:
     assert "unknown-source" in done.stdout
 
 
-@pytest.mark.parametrize("wrong", [("--seed", "x"), ("--timeout", "nan"), ("toy/toylib.wright",)])
+@pytest.mark.parametrize(
+    "wrong",
+    [("--seed", "x"), ("--timeout", "nan"), ("--timeout", "0"), ("--timeout", "-1"), ("toy/toylib.wright",)],
+)
 def test_what_cannot_be_understood_is_said(toy: Toy, wrong: tuple[str, ...]) -> None:
     done = toy.run("prove", *wrong)
     assert done.returncode == 2

@@ -164,10 +164,12 @@ def test_a_damaged_file_is_an_error_and_stays_as_it_is(toy: Toy) -> None:
             assert done.returncode == 2, done.stdout
             assert "here.json is no table" in done.stderr
         assert (toy.folder / FILE).read_text() == text
-    done = toy.run("plan", "--patches", RIGHT, OVERLAY_TRUST="gone.json")
-    assert done.returncode == 2
-    assert "gone.json cannot be read" in done.stderr
-    assert "unset OVERLAY_TRUST" in done.stderr
+    for name in ("gone.json", "/dev/zero"):
+        done = toy.run("plan", "--patches", RIGHT, OVERLAY_TRUST=name)
+        assert done.returncode == 2
+        assert f"{name} cannot be read" in done.stderr
+        assert "unset OVERLAY_TRUST" in done.stderr
+    assert toy.run("prove", RIGHT, "--write", "/dev/zero").returncode == 2
     done = toy.run("prove", RIGHT, "--judged", "--write", "nowhere/here.json")
     assert done.returncode == 2
     assert "nowhere/here.json cannot be written" in done.stderr
