@@ -206,7 +206,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
     may_start = {one.path: one for one in of_shell(shell, environ)} | more
     unpatched: dict[str, tuple[str, str]] = {}
     for name, interpreter in may_start.items():
-        _, reason, answer = _asked(interpreter.replace(behind=env), environ)
+        _, reason, answer = _asked(interpreter.replace(behind=(*env, *interpreter.behind)), environ)
         if reason:
             unpatched.setdefault(answer.prefix if answer else name, (name, reason))
     names = " and ".join(f"`{name}`" for name, _ in unpatched.values())

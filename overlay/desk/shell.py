@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from shutil import which
 
-from overlay.desk.audit.script import Word, all_commands
+from overlay.desk.audit.script import Word, all_commands, beside
 from overlay.errors import SettingsError
 from overlay.launch.interpreter import (
     LAUNCHERS,
@@ -34,6 +34,10 @@ _STARTERS = (*STARTERS, "mpiexec", "mpirun", "srun")
 _START_UP = (".bash_profile", ".bashrc", ".profile", ".zshrc", "profile")
 #: What stands for a program's path.
 _FOUND = re.compile(r"\$\((?:command -v|type -p|which) ([\w./-]+)\)")
+#: A Python, or a launcher, that is written out anywhere but in a comment.
+_NAMED = re.compile(
+    rf"(?<![\w./$}}-])((?:/[\w.+-]+)+/(?:python[\d.]*|{'|'.join(LAUNCHERS)}|activate)|python\d\.\d+)(?![\w./-])"
+)
 #: The most characters of a script, and of words in a message.
 _MOST_TEXT, _MOST_SHOWN = 1 << 20, 80
 
@@ -63,7 +67,7 @@ class _Reader:
         self._lost = False
         #: Whether conda may be there, although it is not on the PATH.
         self._conda = False
-        self._shell = ""
+        self._shell = self._file = ""
         self._read: set[tuple[str, str]] = set()
 
     def read(self, words: Sequence[str], shell: Sequence[str]) -> None:
@@ -72,11 +76,13 @@ class _Reader:
         if file and not text and os.path.isfile(file):  # what is no file can be read only once
             with suppress(OSError), open(file, errors="replace") as script:
                 text = script.read(_MOST_TEXT)
-        self._shell = shell[0]
+        self._shell, before = shell[0], self._file
         self._conda = self._conda or any(re.match("-[a-z]*l|--login", word) for word in shell[1:])
         if file and (file, text) not in self._read:
             self._read.add((file, text))
+            self._file = file
             self._follow(text, file)
+            self._file = before
 
     def _script(self, words: Sequence[str]) -> tuple[str | None, str]:
         """Return the file that a shell reads, or the text that it is given."""
@@ -91,14 +97,18 @@ class _Reader:
         if "c" in letters:
             return "-c", word
         if word and "s" not in letters:
-            return word if os.path.isfile(word) else which(word, path=self._path), ""
+            near = next(beside(self._file, word), None) if "$" in word and self._file else None
+            return word if os.path.isfile(word) else near or which(word, path=self._path), ""
         with suppress(OSError):  # there may be no standard input
-            if stat.S_ISREG(os.fstat(0).st_mode):
+            if not self._file and stat.S_ISREG(os.fstat(0).st_mode):
                 return "-", os.pread(0, _MOST_TEXT, os.lseek(0, 0, os.SEEK_CUR)).decode(errors="replace")
         return None, ""
 
     def _follow(self, text: str, file: str) -> None:
         text = _FOUND.sub(r"\1", text)
+        # What a variable stands for is not always known: so each that is written out is asked.
+        for name in _NAMED.findall(re.sub(r"(?m)(?:^|\s)#.*$", "", text)):
+            self._look_at(["source", name] if name.endswith("/activate") else [name])
         try:
             lines = all_commands(file, text)
         except SettingsError as error:
@@ -112,7 +122,9 @@ class _Reader:
         if words[0] in ("cd", "pushd"):
             self._enter(words[-1])
         elif words[0] == "PATH":
-            before, self._path = on_path(self._path), words[-1]
+            before, parts = on_path(self._path), words[-1].split(":")
+            known = [part for part in parts if not re.search("[${}`]", part)]
+            self._path = ":".join([*known, self._path or ""] if len(known) < len(parts) else known)
             self.found |= {one.path: one for one in on_path(self._path) if one not in before}
         elif words[0] in ("source", "."):
             self._activate(words)
@@ -145,6 +157,9 @@ class _Reader:
             self._cannot_tell(words)
         elif shell := shell_of(command, self._path):
             self.read(command, shell)
+        elif name.endswith("sh") and "$" in command[0]:
+            for script in beside(self._file, command[0]) if self._file else ():
+                self.read([script], shell_of([script], self._path) or [script])
 
     def _activate(self, words: list[str]) -> None:
         """Look at what the script sources: the Python of an environment is beside the file that activates."""

@@ -236,6 +236,7 @@ HEALTHY = (
     ": 'uv run x.py'", 'command -v mamba && eval "$(mamba shell hook)" && mamba activate x',
     "PATH=BINS:$PATH",
     "source /not/there/conda.sh && conda activate x",
+    ": $'it\\'s' # don't", "B=OURS/bin; f() { $B/python -V; }; f", "curl x | bash",
     "if deepspeed --no_ssh -H hosts x.py; then :; fi",
 )  # fmt: skip
 DIFFERENT = (
@@ -248,6 +249,13 @@ DIFFERENT = (
     'eval "true || OTHER/bin/python x.py"', "true || $(which accelerate) launch x.py",
     "f() { accelerate launch; }",
     "X=$(true || accelerate launch)", "true || mpirun -n 2 accelerate launch x.py", ". FOLDER/.bashrc",
+    "if true; then P=OTHER/bin/python; fi; true || $P x.py",
+    'true || bash "$(dirname "$0")/bin/nested"',
+    'D="$(cd "$(dirname "$0")" && pwd)"; true || "$D"/bin/child.sh',
+    'f() { true || "$@"; }; f OTHER/bin/python',
+    "export PATH=FOLDER${PATH:+:${PATH}}; true || nohup accelerate launch",
+    "true || env PATH=OTHER/bin python x.py",
+    "f() { PATH=OTHER/bin:$PATH; }",
     "true || exec accelerate launch x.py", "cd FOLDER; true || other/bin/python x.py",
 )  # fmt: skip
 UNTOLD = (
@@ -272,7 +280,8 @@ def test_what_a_script_names_is_asked_and_what_cannot_be_told_is_refused(
         program(bins / name, f"#!{other.python}\n")
     for name in ("deepspeed", "mpirun", "pipenv", "uv"):
         program(bins / name, "#!/bin/sh\n")
-    program(bins / "nested", "#!/bin/sh\ntrue || accelerate launch\n")
+    for name in ("nested", "child.sh"):
+        program(bins / name, "#!/bin/sh\ntrue || accelerate launch\n")
     for name, venv in (("ours", worksite), ("other", other)):
         (venv.folder / "bin/activate").write_text("")
         (tmp_path / name).symlink_to(venv.folder)

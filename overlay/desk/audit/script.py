@@ -44,16 +44,20 @@ _ALL = "*"
 _OPENERS = ("if", "do", "{")
 _CLOSERS = ("fi", "done", "}", "esac")
 _KEYWORDS = (*_OPENERS, *_CLOSERS, "!", "[[", "case", "elif", "else", "function", "then", "until", "while")
+#: What a shell does by itself, and only `all_commands` has.
+_OURS = ("source", "PATH")
 #: Stand for a space that splits no word: one in quotes, and one in a text that is not known.
 _QUOTED, _UNKNOWN = "\1", "\2"
 #: The most characters of a file: a longer one is not for a job.
 _MOST_TEXT = 4 << 20
 
 
-def file_text(path: str) -> str:
+def file_text(path: str, errors: str = "strict") -> str:
     """Return the text of a file with settings. Raises `SettingsError`."""
     try:
-        with open(path, encoding="utf-8-sig") as file:  # editors of Windows put a mark before the text
+        with open(
+            path, encoding="utf-8-sig", errors=errors
+        ) as file:  # editors of Windows put a mark before the text
             text = file.read(_MOST_TEXT + 1)
     except (OSError, ValueError) as error:
         raise SettingsError(f"the settings in {path} cannot be read: {error}") from error
@@ -65,14 +69,17 @@ def file_text(path: str) -> str:
 def commands(path: str) -> tuple[list[list[Word]], list[str]]:
     """Return the commands of a script, as words, and the files that it reads and that are missing.
 
-    Among them are `source`, with the file, and `PATH`, with its new value. Raises `SettingsError`.
+    Raises `SettingsError`.
     """
     script = _followed(path, file_text(path))
-    return script.commands, script.missing
+    return [line for line in script.commands if line[0][0] not in _OURS], script.missing
 
 
 def all_commands(path: str, text: str) -> list[list[Word]]:
-    """Return the commands of a script with this text, and those within `$(...)`. Raises `SettingsError`."""
+    """Return the commands of a script with this text, and those within `$(...)`. Raises `SettingsError`.
+
+    Among them are `source`, with the file, and `PATH`, with its new value.
+    """
     script = _followed(path, text)
     return [*script.commands, *(line for inner in script.inner for line in all_commands(path, inner))]
 
@@ -88,9 +95,29 @@ def _followed(path: str, text: str) -> _Script:
     return script
 
 
+def beside(path: str, name: str) -> Iterator[str]:
+    """Yield the files that a script may mean by a name: beside it, or in a folder above it.
+
+    Its folder is often a variable (that of the script, or of its checkout), or its path in an image.
+    """
+    if os.path.isabs(name) and os.path.isfile(name):
+        yield name
+    tail = re.sub(r"^(\$(\{\w+\}|\w+|\(.*\)))?/", "", name)
+    above = list(Path(path).absolute().parents)
+    # A name without a folder may be that of any file.
+    tails = [tail] + [tail.split("/", cut)[-1] for cut in range(1, tail.count("/"))]
+    for one in tails if "$" not in tail else ():
+        for folder in above if "/" in one else above[:1]:
+            if (folder / one).is_file():
+                yield str(folder / one)
+
+
 def _end(text: str, at: int, *, quoted: bool = False) -> int:
     """Return where the quotation, expansion, bracket or else character ends that begins at a place."""
     opened = text[at : at + 2] if text[at : at + 2] in ("$(", "${") else text[at]
+    if text.startswith("$'", at) and not quoted:
+        closed = re.compile(r"\$'(?:\\.|[^'\\])*'", re.DOTALL).match(text, at)
+        return closed.end() if closed else len(text)
     if opened == "$":
         name = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]").match(text, at + 1)
         return name.end() if name else at + 1
@@ -342,22 +369,11 @@ class _Script:
         self._loose.update(self._known)
 
     def _source(self, name: str) -> None:
-        """Read a file beside the script or in a folder above it.
-
-        Its folder is often a variable (that of the script, or of its checkout), or its path in an image.
-        """
-        if os.path.basename(name) == "activate":
+        if os.path.basename(os.path.dirname(name)) == "bin" and os.path.basename(name) == "activate":
             return None  # of an environment: it sets nothing that a job is given
-        tail = re.sub(r"^(\$(\{\w+\}|\w+|\(.*\)))?/", "", name)
-        if os.path.isabs(name) and os.path.isfile(name) and name not in self._paths:
-            return self.read(name, file_text(name))
-        above = list(Path(self._paths[-1]).absolute().parents)
-        # A name without a folder may be that of any file.
-        tails = [tail] + [tail.split("/", cut)[-1] for cut in range(1, tail.count("/"))]
-        for one in tails if "$" not in tail else ():
-            for folder in above if "/" in one else above[:1]:
-                if (folder / one).is_file() and str(folder / one) not in self._paths:
-                    return self.read(str(folder / one), file_text(str(folder / one)))
+        found = next((file for file in beside(self._paths[-1], name) if file not in self._paths), None)
+        if found is not None:
+            return self.read(found, file_text(found, "replace"))
         self.missing.append(name)
         self._forget()
         return None
@@ -382,13 +398,17 @@ class _Script:
             value = old + value if isinstance(old, type(value)) else None
         if value is None or not (sure or perhaps or value == self._known.get(name)):
             self._loose.add(name)
+        self._loose.update([f"{name}="] if name in self._known else [])
         if name == "PATH" and isinstance(value, str):
             self.commands.append([(name, True), (value, sure)])
         self._known[name] = value
 
     def _value(self, name: str, unset: Any) -> Any:
         """Return what a variable stands for, `None` if that cannot be told, `unset` if nothing sets it."""
-        if name in self._loose or _ALL in self._loose or "function" in self._within:
+        if name in self._loose or _ALL in self._loose:
+            return None
+        # A function may run at any time: what is assigned once, and above it, is known there.
+        if "function" in self._within and (f"{name}=" in self._loose or name not in self._known):
             return None
         return self._known.get(name, None if self._foreign else unset)
 
