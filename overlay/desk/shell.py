@@ -122,7 +122,8 @@ class _Reader:
         if words[0] in ("cd", "pushd"):
             self._enter(words[-1])
         elif words[0] == "PATH":
-            before, parts = on_path(self._path), words[-1].split(":")
+            whole = re.sub(r"\$\{PATH:?\+:\$\{?PATH\}?\}", f":{self._path or ''}", words[-1])
+            before, parts = on_path(self._path), whole.split(":")
             known = [part for part in parts if not re.search("[${}`]", part)]
             self._path = ":".join([*known, self._path or ""] if len(known) < len(parts) else known)
             self.found |= {one.path: one for one in on_path(self._path) if one not in before}

@@ -255,7 +255,7 @@ DIFFERENT = (
     'f() { true || "$@"; }; f OTHER/bin/python',
     "export PATH=FOLDER${PATH:+:${PATH}}; true || nohup accelerate launch",
     "true || env PATH=OTHER/bin python x.py",
-    "f() { PATH=OTHER/bin:$PATH; }",
+    "f() { PATH=OTHER/bin:$PATH; }", "export PATH=OTHER/bin${PATH:+:${PATH}}",
     "true || exec accelerate launch x.py", "cd FOLDER; true || other/bin/python x.py",
 )  # fmt: skip
 UNTOLD = (
