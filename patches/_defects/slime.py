@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.defect import above, among, before, beyond, given, other, switched
+from overlay.defect import READ, above, among, before, beyond, given, other, switched
 from overlay.patches._defects._short_forms import all_of, by_harm, one_of
 
 _PPO = among("advantage_estimator", "ppo")
@@ -32,6 +32,7 @@ _FULLY_ASYNC = "*fully_async_rollout*"
 _RESUMED = beyond("the job resumes with its optimizer")
 _MIXED = beyond("the data has prompts with images among others")
 _GDN = beyond("the model is Qwen3-Next or Qwen3.5, with slime's own layer")
+_GROUPED_EXPERTS = beyond("experts are grouped, and Transformer Engine is 2.13 or later")
 
 _silent, _hang, _oom, _crash, _slow = by_harm(SLIME)
 
@@ -153,6 +154,24 @@ DEFECTS = (
             given("eps_clip_c"), among("train_backend", "megatron"), other("advantage_estimator", "cispo")
         ),
         patch="slime.eps-clip-c",
+    ),
+    _silent(
+        id="slime.expert-shards-sent",
+        summary="Of each grouped expert one tensor parallel rank's part is sent to SGLang as the whole: "
+        "Transformer Engine no longer marks experts as split.",
+        met="Expert tensor parallelism, grouped experts and Transformer Engine 2.13 or later, with Megatron "
+        "before 0.19.",
+        when=(
+            (above("expert_tensor_parallel_size", 1), _GROUPED_EXPERTS),
+            # Left out, it is the other one.
+            (among("expert_tensor_parallel_size", None), _TP, _GROUPED_EXPERTS),
+        ),
+        sites=(
+            "slime.backends.megatron_utils.update_weight.common:all_gather_params_async",
+            "slime.backends.megatron_utils.update_weight_utils:all_gather_params_async",
+        ),
+        shown=READ,
+        patch="megatron.grad-norm",
     ),
     _slow(
         id="slime.partitioner-slow",

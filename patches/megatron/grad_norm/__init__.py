@@ -94,7 +94,7 @@ PATCH = Patch(
     "missing from the norm, and gradients are clipped too weakly. The second biases of other experts never "
     "had a mark. Up to Megatron 0.16 replicated weights, as the down projections of multi-latent attention, "
     "count TP times. Attention sinks have never been marked. With the patch the marks are right, and the "
-    "norm of a running job changes.",
+    "norm of a running job changes. slime gathers experts by the same marks to send them to SGLang.",
     changes=("numbers",),
     met="Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later, or experts with "
     "biases (Megatron before 0.19), multi-latent attention (Megatron before 0.17) or softmax_type=learnable "

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from overlay import log
 from overlay.compat.projects import MEGATRON
 from overlay.effect import effect
 from overlay.errors import OverlayError
@@ -19,6 +20,8 @@ _READ = f"{_OPTIMIZER}.load_parameter_state_from_fully_reshardable"
 #: From which places of the tensors it leaves the padding out is what is mended.
 _GATHER = f"{_OPTIMIZER}.get_parameter_state_dp_zero"
 EFFECT = effect(__name__, "buffer", did="saved unshifted")
+#: How many master weights in a row are looked for among the weights.
+_RUN = 16
 
 
 class ShiftedCheckpointError(OverlayError):
@@ -76,48 +79,68 @@ def load(original: Any, self: Any, state_dict: dict[str, Any]) -> Any:
     ours = state_dict.get("param_state_sharding_type") == "fully_reshardable"
     states = (state_dict.get("param_state") if ours else None) or {}
     numbers = iter(range(len(states)))
+    others = moved = 0
     for buffer in self.buffers if states else ():
-        if shifted := _shifted(_masters(buffer, numbers, states)):
-            raise ShiftedCheckpointError(
-                f"the optimizer state in this checkpoint is shifted: the master weights of {shifted} "
-                "parameters are not the weights that were loaded, and those of the first bucket are. It "
-                "was saved by a Megatron before NVIDIA/Megatron-LM#5077 without this patch, and cannot be "
-                "mended. Load the weights alone (--no-load-optim)"
-            )
+        for weights, master in _masters(buffer, numbers, states):
+            if 2 * int(_far(master, weights).sum()) > weights.numel():
+                others += 1
+                moved += _is_moved(master, weights)
+    if moved:
+        raise ShiftedCheckpointError(
+            f"the optimizer state in this checkpoint is shifted: the master weights of {others} parameters "
+            f"are not the weights that were loaded, and those of {moved} are in them further on. It was "
+            "saved by a Megatron before NVIDIA/Megatron-LM#5077 without this patch, and cannot be mended. "
+            "Load the weights alone (--no-load-optim)"
+        )
+    if others:
+        log.warning(
+            f"{PATCH.id}: in this checkpoint the master weights of {others} parameters are not the weights "
+            "that were loaded, and the first step puts them in their place. Whether they were saved shifted, "
+            "or the weights changed since, can't be told"
+        )
     return original(self, state_dict)
 
 
-def _masters(buffer: Any, numbers: Iterator[int], states: dict[int, Any]) -> Iterator[tuple[int, Any, Any]]:
-    """Yield the bucket, the weights and the saved master weights of each parameter of a buffer."""
+def _masters(buffer: Any, numbers: Iterator[int], states: dict[int, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the weights and the saved master weights of each parameter of a buffer, both flat."""
     import torch
 
-    for (parameter, (_, _, bucket)), number in zip(buffer.param_index_map.items(), numbers, strict=False):
+    for parameter, number in zip(buffer.param_index_map, numbers, strict=False):
         state = states.get(number, {})
         master = state.get("param", state.get("fp32_param"))
         # Quantised weights are something else than their master weights rounded.
         plain = type(parameter) is torch.nn.Parameter and parameter.dtype.itemsize > 1
         if plain and master is not None and master.numel() == parameter.numel():
-            yield bucket, parameter.detach(), master
+            yield parameter.detach().flatten(), master.detach().flatten().to(parameter.device)
 
 
-def _shifted(masters: Iterator[tuple[int, Any, Any]]) -> int:
-    """Return how many parameters have mostly other master weights, 0 if the state is not shifted.
-
-    What says so are the elements: after the first bucket most of them are others, and in it most are not.
-    """
+def _far(master: Any, weights: Any) -> Any:
+    """Return which master weights are others than the weights, of whatever type these were when saved."""
     import torch
 
-    count, others, elements = 0, [0, 0], [0, 0]
-    for bucket, weights, master in masters:
-        given = master.detach().reshape(weights.shape).to(weights.device)
-        kind = torch.finfo(weights.dtype)
-        # Twice what rounding to bfloat16 changes, and near zero twice the distance of two numbers.
-        far = (given - weights).abs() > 2**-7 * weights.abs() + 2 * kind.tiny * kind.eps
-        others[bucket > 0] += (off := int(far.sum()))
-        elements[bucket > 0] += far.numel()
-        count += bucket > 0 and 2 * off > far.numel()
-    first, later = (2 * off > all_ for off, all_ in zip(others, elements, strict=True))
-    return count if elements[0] and later and not first else 0
+    kind = torch.finfo(weights.dtype)
+    # Twice what rounding to bfloat16 changes, and near zero twice the distance of two numbers.
+    return (master - weights).abs() > 2**-7 * weights.abs() + 2 * kind.tiny * kind.eps
+
+
+def _is_moved(master: Any, weights: Any) -> bool:
+    """Return whether most runs of master weights are in the weights, further on, and none in other places.
+
+    By how many places depends on the buckets of the job that saved, and on its slices of the weights.
+    """
+    master, ahead = master.to(weights.dtype), []
+    starts = range(0, weights.numel() - _RUN, max(weights.numel() // 16, 1))
+    for start in starts:
+        run = master[start : start + _RUN]
+        # A run of few values is in many places, or in another by chance.
+        if len(run.float().unique()) <= _RUN // 2:
+            continue
+        places = (weights[: 1 - _RUN] == run[0]).nonzero()
+        for number in range(1, _RUN):
+            places = places[weights[places + number] == run[number]]
+        if len(places) == 1:
+            ahead.append(int(places) > start)
+    return all(ahead) and 2 * len(ahead) > len(starts)
 
 
 PATCH = Patch(
@@ -126,8 +149,9 @@ PATCH = Patch(
     why="In the format fully_reshardable Megatron gathers master weights and moments without the padding at "
     "the end of buckets, and cuts parameters out by places that count it. From the second bucket on each is "
     "saved shifted into the next, and the first step after a resume replaces the weights with that. With the "
-    "patch they are cut out where they are, and a checkpoint is refused whose master weights are those of "
-    "the model in the first bucket alone.",
+    "patch they are cut out where they are. A checkpoint is refused if its master weights are the model's "
+    "weights of places further on, whatever the layout. If they are no weights of the model, it is loaded "
+    "with a warning.",
     changes=("numbers", "safety"),
     met="Checkpoints with dist_ckpt_optim_fully_reshardable (verl 0.7.1: always) with overlap_grad_reduce, "
     "so that there are several buckets, and padding in them: a data parallel size that is no power of two, "

@@ -1,6 +1,7 @@
 """What is saved of each parameter is its own master weight, and Adam's moments of its own gradient."""
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
@@ -21,7 +22,7 @@ def wrong(_seed: str) -> str:
         for efficient in (False, True):
             if found := _others(_save(model, optimizer, efficient=efficient), gradients, before):
                 return found
-        if found := _round_trip(model, optimizer):
+        if found := _round_trip(model, optimizer) or _shifted(dtype, model, optimizer):
             return found
     return ""
 
@@ -44,7 +45,7 @@ def _others(state: dict[str, dict[str, Any]], gradients: dict[str, Any], weights
 
 
 def _round_trip(model: Any, optimizer: Any) -> str:
-    """Load what was saved, then what upstream alone saves, which is to be refused."""
+    """Load what was saved, and save it again."""
     import torch
 
     whole = optimizer.sharded_param_state_fully_reshardable(_keys(model), metadata={})
@@ -55,26 +56,57 @@ def _round_trip(model: Any, optimizer: Any) -> str:
         for key, value in tensors.items():
             if not torch.equal(again[number][key].data, value):
                 return "what is loaded is not what was saved"
-    masters = [tensors["param"] for tensors in plain.values()]
-    rolled = torch.cat([one.flatten() for one in masters]).roll(3).split([one.numel() for one in masters])
-    buckets = [bucket for _, _, bucket in optimizer.buffers[0].param_index_map.values()]
-    moved = {
-        number: {
-            **tensors,
-            "param": tensors["param"] if bucket == buckets[0] else part.view_as(tensors["param"]),
-        }
-        for (number, tensors), part, bucket in zip(plain.items(), rolled, buckets, strict=True)
-    }
-    with contextlib.suppress(OverlayError):
-        _load(optimizer, moved)
-        return "a shifted checkpoint is loaded"
-    # Of other weights altogether nothing can be said.
-    _load(optimizer, {n: {**tensors, "param": tensors["param"] + 1} for n, tensors in plain.items()})
     return ""
 
 
-def _trained(dtype: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
-    """Return a model after one step of Adam, its optimizer, the gradients, and the weights that it has."""
+def _shifted(dtype: Any, model: Any, saver: Any) -> str:
+    """Load what is shifted, which is to be refused, and what is not, into an optimizer with one bucket."""
+    import torch
+
+    whole = saver.sharded_param_state_fully_reshardable(_keys(model), metadata={})
+    plain = {number: {key: one.data.clone() for key, one in state.items()} for number, state in whole.items()}
+    weights = list(model.parameters())
+    model, optimizer, _, _ = _trained(dtype, weights)
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+    _load(optimizer, plain)
+    masters = [tensors["param"] for tensors in plain.values()]
+
+    def with_masters(given: Iterable[Any]) -> dict[int, Any]:
+        return {
+            number: {**plain[number], "param": one.reshape(plain[number]["param"].shape)}
+            for number, one in enumerate(given)
+        }
+
+    # From the second bucket of the job that saved on, or from a late one; and a later stage of its pipeline.
+    for first in (5, 10, 0):
+        sizes = [one.numel() for one in masters[first:]]
+        moved = torch.cat([one.flatten() for one in masters[first:]]).roll(-3).split(sizes)
+        with contextlib.suppress(OverlayError):
+            _load(optimizer, with_masters([*masters[:first], *moved]))
+            return f"a checkpoint that is shifted from parameter {first} on is loaded"
+    # Of other weights, in all parameters or in one, nothing can be said, nor of halves that changed places.
+    for others in (
+        [one + 1 for one in masters],
+        [torch.randn(one.shape) for one in masters],
+        [torch.zeros(one.shape) for one in masters],
+        [*masters[:-1], torch.randn(masters[-1].shape)],
+        [one.flatten().roll(one.numel() // 2) if one.numel() > 2**10 else one for one in masters],
+    ):
+        _load(optimizer, with_masters(others))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.5)
+    _load(optimizer, plain)
+    return ""
+
+
+def _trained(dtype: Any, like: Any = None) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
+    """Return a model after one step of Adam, its optimizer, the gradients, and the weights that it has.
+
+    It has several buckets, or one if it is to have the sizes of other parameters.
+    """
     import torch
 
     class Model(torch.nn.Module):
@@ -84,13 +116,14 @@ def _trained(dtype: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
             super().__init__()
             self.config = parts.small_transformer()
             for number in range(14):
-                size = tuple((2 * torch.randint(1, 35, (2,)) + 1).tolist())
+                drawn = tuple((2 * torch.randint(4, 35, (2,)) + 1).tolist())
+                size = like[number].shape if like else drawn
                 # As an adapter begins: after a small step it is near zero, where float16 is coarse.
                 value = torch.zeros(size, dtype=dtype) if number % 2 else torch.randn(size, dtype=dtype)
                 self.register_parameter(f"weight{number}", torch.nn.Parameter(value))
 
     model = parts.data_parallel(
-        Model(), use_distributed_optimizer=True, overlap_grad_reduce=True, bucket_size=BUCKET
+        Model(), use_distributed_optimizer=True, overlap_grad_reduce=not like, bucket_size=BUCKET
     )
     (optimizer,) = parts.optimizer(
         model, lr=1e-6 if dtype == torch.float16 else 1e-2, adam_beta1=BETAS[0], adam_beta2=BETAS[1],
