@@ -146,7 +146,7 @@ class RayJobs(Interception):
         # Ray has merged what the job was submitted with. The driver runs in that Python and is patched, but
         # whoever submitted the job could not vouch for workers, which may run elsewhere.
         before = submitted() if hooks else {}
-        by_hand = settings.VOUCHED in given or "OVERLAY" in {*given} - {*before.get("env_vars", ())}
+        by_hand = {"OVERLAY", settings.VOUCHED} & ({*given} - {*before.get("env_vars", ())}) != set()
         sure = by_hand or self._reads_variables({name: env[name] for name in {*env} - {*before}})
         added = {name: value for name, value in variables().items() if name not in given}
         if by_hand:
@@ -154,7 +154,8 @@ class RayJobs(Interception):
         told = _announced() if drives else {}
         held = here().strict or bool(settings.pin())
         hook = {_HOOK: _require} if drives and hooks and held and not (by_hand or env.get(_HOOK)) else {}
-        made = {**given, **added}
+        # Nor does it vouch for the workers of a job that it submits, which has a driver of its own.
+        made = {**{name: given[name] for name in given if drives or name != settings.VOUCHED}, **added}
         told_of = added if by_hand else {name: made[name] for name in variables()}
         if told_of and drives is not False:
             shown = " ".join(f"{name}={value}" for name, value in sorted(told_of.items()))
@@ -164,7 +165,7 @@ class RayJobs(Interception):
             if not sure:
                 what = "the variables that enable overlay are in the runtime_env of this job"
             log.info(f"Ray: {what}: {shown}")
-        return {**env, **hook, "env_vars": {**made, **told}} if hook or added or told else env
+        return {**env, **hook, "env_vars": {**made, **told}} if hook or told or made != given else env
 
     def _reads_variables(self, env: dict[str, Any]) -> bool:
         """Return whether the workers of a job read the variables, and refuse the job if they may not."""

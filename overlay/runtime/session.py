@@ -106,13 +106,16 @@ class Session:
     def close(self) -> None:
         """Take everything out again. After an interruption it can be called once more."""
         with self._lock:
+            for entry in self.entries.values() if not self.closed else ():
+                entry.settle()
             self.closed = True
             self._finder.remove()
             for entry in reversed(self.entries.values()):
+                works = entry.status(wait=False).in_force
                 entry.revert()
-                if entry.state == "incomplete":  # a report tells it from one that was in place
+                if entry.state == "incomplete" and not works:  # a report tells it from one that was in place
                     entry.state, entry.reason = "reverted", f"was incomplete: {entry.reason}"
-                elif entry.state in ("applied", "waiting"):
+                elif entry.state not in ENDED:
                     entry.state = "reverted" if entry.was_in_place else entry.state
                     entry.reason = "" if entry.was_in_place else "was never in place"
 
@@ -322,7 +325,8 @@ class Session:
                 text += f" ({self._way_out(entry)})"
             if what == "incomplete":
                 text = f"incomplete {patch.id} on {where}: {reason}; enable overlay earlier"
-            if entry.state in ENDED and (effect := entry.effect(wait=False)) is not None:
+            ended = entry.state in ENDED and entry.was_in_place
+            if ended and (effect := entry.effect(wait=False)) is not None:
                 text += f"; until then it {told(effect)}"
             log.warning(f"{text}; without it, {patch.without}" if patch.companion and patch.without else text)
 

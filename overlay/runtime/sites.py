@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
-from types import CodeType, FrameType, FunctionType, ModuleType
+from itertools import islice
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from overlay.errors import OverlayError
@@ -30,7 +32,9 @@ _NOT_COPIED = frozenset({"__wrapped__", ORIGINAL, OWNER})
 #: Names of a module that is run: by the interpreter, and again in a process that `multiprocessing` spawns.
 _RUN = ("__main__", "__mp_main__")
 #: The most objects that are looked at behind one that somebody put in the place of ours.
-_MOST_BEHIND = 200
+_MOST_BEHIND, _MOST_PARTS = 200, 1000
+#: The flag of a class that is not built in: what its instances have is asked for by name.
+_HEAP_TYPE = 1 << 9
 
 
 class ConflictError(OverlayError):
@@ -87,33 +91,61 @@ def describe(value: object) -> str:
 
 
 def holds(value: object, inner: object) -> bool:
-    """Return whether an object holds another that it can call, as a wrapper does.
+    """Return whether an object holds another where its code looks for it, as a wrapper does.
 
-    What it refers to is searched, the nearest first: of modules and classes, only what is named by the code
-    that has them.
+    Of modules, classes and instances it is asked only for what is named by the code that has them.
     """
-    wanted, seen = function_of(inner), set[tuple[int, frozenset[str]]]()
-    waiting: list[tuple[object, frozenset[str]]] = [(value, frozenset())]
-    for one, names in waiting:  # it grows
+    wanted, seen = function_of(inner), set[tuple[object, ...]]()
+    waiting: list[tuple[Any, frozenset[str]]] = [(value, frozenset())]
+    for given, names in waiting:  # it grows
+        one = function_of(given)
         if one is wanted:
             return True
-        if (id(one), names) not in seen and len(seen) < _MOST_BEHIND:
-            seen.add((id(one), names))
-            parts, names = _parts(one, names)  # noqa: PLW2901 -- what is asked of its parts
-            waiting += [(part, names) for part in parts if gc.is_tracked(part)]
+        key = (id(one.__func__), id(one.__self__)) if type(one) is MethodType else (id(one), names)
+        if key not in seen and len(seen) < _MOST_BEHIND:
+            seen.add(key)
+            waiting += islice(_parts(one, names), _MOST_PARTS)
     return False
 
 
-def _parts(one: Any, names: frozenset[str]) -> tuple[list[object], frozenset[str]]:
-    """Return what an object has that it may call, and the attributes that code asks of that."""
-    if type(one) is FunctionType:
+def _parts(one: Any, names: frozenset[str]) -> Iterator[tuple[Any, frozenset[str]]]:
+    """Yield what an object may call, with the attributes that code asks of that."""
+    kind = type(one)
+    if kind is FunctionType:
         asked, attributes = _asked(one.__code__)
         found = [one.__globals__.get(name, sys.modules.get(name)) for name in asked]
-        return [*found, one.__closure__, one.__defaults__, one.__kwdefaults__, one.__dict__], attributes
-    if issubclass(type(one), (type, ModuleType)):
-        owners = one.__mro__ if isinstance(one, type) else (one,)
-        return [_own(owner, name) for owner in owners for name in (*names, "__call__")], names
-    return ([] if type(one) is FrameType else gc.get_referents(one)), names
+        parts = gc.get_referents(*one.__closure__ or (), one.__defaults__, one.__kwdefaults__)
+        yield from ((part, attributes) for part in (*found, *parts))
+        yield from ((vars(one).get(name), names) for name in ("__wrapped__", *names))
+    elif kind is MethodType:
+        yield one.__func__, frozenset()
+        if type(one.__func__) is FunctionType:
+            yield from _attributes(one.__self__, _asked(one.__func__.__code__)[1])
+    elif issubclass(kind, dict):
+        yield from ((part, names) for part in dict.values(one))
+    elif issubclass(kind, (type, ModuleType)):
+        yield from _attributes(one, names)
+    else:
+        call = _own(next((cls for cls in kind.__mro__ if "__call__" in vars(cls)), kind), "__call__")
+        if type(call) is FunctionType:
+            yield MethodType(call, one), frozenset()
+        elif call is not None or not kind.__flags__ & _HEAP_TYPE:  # it is of C, or a list
+            yield from ((part, names) for part in gc.get_referents(one) if part is not kind)
+        yield from _attributes(one, names)
+
+
+def _attributes(one: Any, names: frozenset[str]) -> Iterator[tuple[Any, frozenset[str]]]:
+    """Yield what an object or its class has by some names."""
+    owners = type.mro(one) if issubclass(type(one), type) else (one, *type(one).__mro__)
+    for owner in owners:
+        found = (_own(owner, name) for name in names)
+        for raw in (each.fget if type(each) is property else each for each in found):
+            if type(raw) is MemberDescriptorType:
+                with suppress(AttributeError, TypeError):
+                    yield raw.__get__(one), names
+            elif raw is not None:
+                bound = type(raw) is FunctionType and owner is not one
+                yield MethodType(raw, one) if bound else raw, names
 
 
 def _asked(code: CodeType) -> tuple[set[str], frozenset[str]]:

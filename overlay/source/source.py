@@ -39,8 +39,9 @@ class Tree:
     """
 
     def __init__(self, site: Place | Sequence[Place] | None = None) -> None:
-        listed: Any = site if site is None or isinstance(site, (list, tuple)) else [site]
-        given = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in listed or ()]
+        one_place = isinstance(site, (str, bytes, os.PathLike)) or not isinstance(site, Iterable)
+        listed: Any = () if site is None else [site] if one_place else site
+        given = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in listed]
         for one in given:
             if not importable(one):
                 raise SourceError(f"{one!r} is neither a folder nor an archive that Python can import from")

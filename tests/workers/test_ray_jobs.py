@@ -389,6 +389,7 @@ SENT = {"OVERLAY": "1"}
         ({"env_vars": SENT, "conda": "x"}, {}, True, "hook"),  # its driver runs there as well
         ({"env_vars": SENT}, {"worker_process_setup_hook": "theirs"}, True, "theirs"),
         ({"env_vars": SENT}, {"conda": "x"}, True, "refused"),
+        ({"env_vars": {**SENT, "OVERLAY_VOUCHED": "1"}}, {"conda": "x"}, True, "refused"),
         ({"env_vars": SENT}, {"conda": "x"}, False, "warned"),
         ({"env_vars": SENT}, {"conda": "x", "by hand": True}, True, ""),
         ({"env_vars": SENT}, {"conda": "x", "by hand": True}, False, ""),

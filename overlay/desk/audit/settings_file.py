@@ -212,7 +212,8 @@ def _of_override(text: str) -> Any:
     found = value(text)
     if found == "" or text[0] == "{" or _SWEPT.fullmatch(text):
         return Open(text or "''")
-    return text[1:-1] if text[0] in "'\"" and not isinstance(found, Open) else found
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted and not isinstance(found, Open) else found
 
 
 def in_yaml(text: str, path: str) -> dict[str, Any]:

@@ -229,10 +229,33 @@ class Timed:
         return self.function(value, factor)
 
 
+def kept(ours: Any) -> Any:
+    """Return a function that has ours, say to restore it, and calls another."""
+    by = by_closure(lambda *_: 0)
+    by.original = ours
+    return by
+
+
+class Kept(Timed):
+    def mine(self, value: int, factor: int = 2) -> int:
+        return value * factor * 0
+
+
+def by_class(ours: Any) -> Any:
+    return type(
+        "Theirs", (), {"theirs": staticmethod(ours), "go": lambda self, *given: self.theirs(*given)}
+    )().go
+
+
 @pytest.mark.parametrize(
     ("wrap", "in_force"),
     [
         (by_closure, True),
+        (by_class, True),
+        (kept, False),
+        (lambda ours: Kept(ours).mine, False),
+        (lambda ours: Mock(side_effect=ours), True),
+        (lambda ours: (lambda *_, table={ours: 0}: len(table) * 0), False),
         (lambda ours: by_text(ours, "return ours(value, factor)"), True),
         (lambda ours: functools.wraps(ours)(by_closure(ours)), True),
         (lambda ours: by_closure(by_closure(ours)), True),
@@ -253,8 +276,10 @@ class Timed:
         (lambda ours: by_text(ours, "return 0"), False),
     ],
     ids=[
-        "closure", "name", "wraps", "twice", "partial", "lru_cache", "wrapt", "object", "method", "mock",
-        "list", "default", "attribute of a module", "import", "from import", "nested", "attribute of another",
+        "closure", "class", "kept", "kept by an instance", "side effect",
+        "key", "name", "wraps", "twice",
+        "partial", "lru_cache", "wrapt", "object", "method", "mock", "list", "default",
+        "attribute of a module", "import", "from import", "nested", "attribute of another",
         "another attribute", "another",
     ],
 )  # fmt: skip
@@ -417,6 +442,23 @@ def test_functions_keep_what_upstream_hung_on_them(upstream: Upstream, enabled: 
     upstream.write(core=text + "\nscale.calls = 7\n")
     enabled(upstream.patch())
     assert upstream.load().scale.calls == 7
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_ledger_says_what_was_replaced_when_it_was_disabled(
+    upstream: Upstream, enabled: Engines, stays: bool, asked: bool
+) -> None:
+    """Whether or not somebody asked for the state meanwhile."""
+    engine, core = enabled(upstream.patch()), vars(upstream.load())
+    ours, core["scale"] = core["scale"], lambda *_: 0
+    if asked:
+        assert engine.status().patches[0].state == "incomplete"
+    if not stays:
+        core["scale"] = ours
+    engine.disable()
+    out = engine.status().patches[0]
+    assert (out.state, out.reason.startswith("was incomplete: ")) == ("reverted", stays)
 
 
 @pytest.mark.parametrize("again", ["reload", "second import"])

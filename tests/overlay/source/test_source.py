@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,8 @@ def test_an_archive_without_sources_says_so(tmp_path: Path) -> None:
 def test_a_site_that_nothing_can_be_imported_from_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "broken.whl").write_bytes(b"PK\x03\x04 broken")
     sites: list[Any] = [tmp_path / "broken.whl", str(tmp_path / "gone"), "", "a\0b", b"a", 123, [3]]
+    for right in ([tmp_path], {tmp_path: 0}, deque([str(tmp_path)])):
+        assert Tree(right).sites == [str(tmp_path)]  # type: ignore[arg-type]
     for wrong in (*sites, [tmp_path, "gone"]):
         with pytest.raises(SourceError, match="neither a folder nor an archive"):
             Tree(wrong)

@@ -311,10 +311,12 @@ def test_overrides_of_a_shell_script(tmp_path: Path) -> None:
         "python -m x --config-name='a.yaml' \
   +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y "
         "a.k=gae,grpo 'a.c=choice(1,2)' a.none=None a.lower=none \"a.quoted='null'\" a.no=\\'False\\' "
-        "a.in=[None] a.empty= a.blank=\\'\\' a.table={} a.filled={b:1} --flag None --kind none --label= $@"
+        "a.in=[None] a.empty= a.blank=\\'\\' a.table={} a.filled={b:1} --flag None --kind none --label= "
+        "'a.odd=\"x\"y' $@"
     )
     found, _ = settings_file.read(str(tmp_path / "run.sh"), PROGRAMS)
     known = {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None, "flag": None, "kind": "none"}
+    known["a.odd"] = '"x"y'
     # To Hydra, these are texts.
     known |= {"a.none": "None", "a.lower": "none", "a.quoted": "null", "a.no": "False", "a.in": ("None",)}
     # Of a sweep each job has another value, and upstreams differ in what they make of nothing.
