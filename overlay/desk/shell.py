@@ -127,6 +127,8 @@ class _Reader:
             known = [part for part in parts if not re.search("[${}`]", part)]
             self._path = ":".join([*known, self._path or ""] if len(known) < len(parts) else known)
             self.found |= {one.path: one for one in on_path(self._path) if one not in before}
+        elif words[0] == "PATH=":
+            self._start(["env", *words[1:]])
         elif words[0] in ("source", "."):
             self._activate(words)
         elif words[0] == "eval":

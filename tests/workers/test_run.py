@@ -237,6 +237,7 @@ HEALTHY = (
     "PATH=BINS:$PATH",
     "source /not/there/conda.sh && conda activate x",
     ": $'it\\'s' # don't", "B=OURS/bin; f() { $B/python -V; }; f", "curl x | bash",
+    "PATH=OTHER/bin:$PATH make",
     "if deepspeed --no_ssh -H hosts x.py; then :; fi",
 )  # fmt: skip
 DIFFERENT = (
@@ -256,6 +257,7 @@ DIFFERENT = (
     "export PATH=FOLDER${PATH:+:${PATH}}; true || nohup accelerate launch",
     "true || env PATH=OTHER/bin python x.py",
     "f() { PATH=OTHER/bin:$PATH; }", "export PATH=OTHER/bin${PATH:+:${PATH}}",
+    "true || PATH=OTHER/bin:$PATH python x.py",
     "true || exec accelerate launch x.py", "cd FOLDER; true || other/bin/python x.py",
 )  # fmt: skip
 UNTOLD = (

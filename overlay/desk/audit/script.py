@@ -45,7 +45,7 @@ _OPENERS = ("if", "do", "{")
 _CLOSERS = ("fi", "done", "}", "esac")
 _KEYWORDS = (*_OPENERS, *_CLOSERS, "!", "[[", "case", "elif", "else", "function", "then", "until", "while")
 #: What a shell does by itself, and only `all_commands` has.
-_OURS = ("source", "PATH")
+_OURS = ("source", "PATH", "PATH=")
 #: Stand for a space that splits no word: one in quotes, and one in a text that is not known.
 _QUOTED, _UNKNOWN = "\1", "\2"
 #: The most characters of a file: a longer one is not for a job.
@@ -78,7 +78,8 @@ def commands(path: str) -> tuple[list[list[Word]], list[str]]:
 def all_commands(path: str, text: str) -> list[list[Word]]:
     """Return the commands of a script with this text, and those within `$(...)`. Raises `SettingsError`.
 
-    Among them are `source`, with the file, and `PATH`, with its new value.
+    Among them are `source`, with the file, and `PATH`, with its new value; `PATH=` begins a command that has
+    a value of its own.
     """
     script = _followed(path, text)
     return [*script.commands, *(line for inner in script.inner for line in all_commands(path, inner))]
@@ -287,7 +288,8 @@ class _Script:
         command = [*dropwhile(lambda word: word in as_it_is or _ASSIGNED.match(word), words)]
         if command and command[0].startswith("-") and words[0] in _AS_IT_IS:
             command = words
-        name = re.sub(r"[\\'\"]", "", command[0]) if command else ""
+        name = re.sub(r"[\\'\"]", "", "".join(command[:1]))
+        self._start_by(words[0], command)
         if not command:
             for word in filter(_ASSIGNED.match, words):
                 self._assign(word)
@@ -310,6 +312,12 @@ class _Script:
             # A function that has the name of a program does not start it.
             self.commands.append([(f"{name}()", True), *known[1:]] if f"{name}()" in self._loose else known)
         self._leave(name, command)
+
+    def _start_by(self, word: str, command: list[str]) -> None:
+        """Note a command that has a `PATH` of its own."""
+        if command and word.startswith("PATH="):
+            words = ("PATH=", word, *command)
+            self.commands.append([one for part in words for one in self._expanded(part)])
 
     def _forgets(self, name: str, command: list[str]) -> bool:
         """Return whether something runs that can change variables in a way that is not followed."""
