@@ -1,30 +1,23 @@
 """`overlay run`: starts a command in which every Python process is armed.
 
 What can be wrong is looked for before anything starts: settings, selection, packs and pin, and whether the
-Python that the command runs in is armed at all.
+Python that the command runs in is armed at all. What a script starts cannot be known before; a guard
+(`launch.guard`) looks at each Python as it starts.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from shutil import which
 from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
-from overlay.desk.shell import pythons_of
 from overlay.errors import OverlayError, SelectionError
-from overlay.launch.doctor import Reply, ask, refusal
-from overlay.launch.interpreter import (
-    Interpreter,
-    behind_starters,
-    command_of_ranks,
-    interpreter_of,
-    is_python,
-    of_shell,
-    shell_of,
-)
+from overlay.launch.doctor import PACKAGE, Reply, ask, refusal
+from overlay.launch.interpreter import Interpreter, behind_starters, interpreter_of, of_shell, shell_of
 from overlay.model import settings
 from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
@@ -36,10 +29,6 @@ EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 _WITH_VALUE = ("--patches", "--pin")
 _UNTOLD = (
     "What to do: put `overlay run` behind it, right before the Python or the script that it starts; or set "
-    "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
-)
-_IN_SCRIPT = (
-    "What to do: put `overlay run` into the script, right before the Python that it starts; or set "
     "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
 )
 _HOSTS = (
@@ -93,6 +82,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
             environ = _environment(arguments)
             if status := _refused(arguments.words, environ):
                 return status
+            environ |= _guarded(environ)
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
     try:
@@ -139,28 +129,25 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code if the command must not start, 0 if it may. Raises `OverlayError`."""
-    unsure: list[str] = []
-    for command in filter(None, (words, command_of_ranks(words, environ))):
-        known = interpreter_of(command, environ.get("PATH"))
-        if known is None:
-            _check(environ)  # the command may start any Python, this one among them
-            unsure += _unsure(command, environ)
-            continue
-        status, reason, answer = _asked(known, environ)
-        if answer is not None and not answer.other:
-            _check(environ)
-        if reason:
-            why = ", because its Python would not be patched" if status != EXIT_NO_COMMAND else ""
-            say(f"the command was not started{why}: {reason}")
-            return status
-        unsure += _given(command, environ)
-    if not unsure:
+    known = interpreter_of(words, environ.get("PATH"))
+    if known is None:
+        _check(environ)  # the command may start any Python, this one among them
+        unsure = _unsure(words, environ)
+        if not unsure:
+            return 0
+        if not (settings.strict(environ=environ) or settings.pin(environ)):
+            say(f"the command is started anyway: {unsure}")
+            return 0
+        say(f"the command was not started, because the job is strict or pinned: {unsure}")
+        return EXIT_LOUD
+    status, reason, answer = _asked(known, environ)
+    if answer is not None and not answer.other:
+        _check(environ)
+    if not reason:
         return 0
-    if not (settings.strict(environ=environ) or settings.pin(environ)):
-        say(f"the command is started anyway: {unsure[0]}")
-        return 0
-    say(f"the command was not started, because the job is strict or pinned: {unsure[0]}")
-    return EXIT_LOUD
+    why = ", because its Python would not be patched" if status != EXIT_NO_COMMAND else ""
+    say(f"the command was not started{why}: {reason}")
+    return status
 
 
 def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str, Reply | None]:
@@ -175,24 +162,7 @@ def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str,
     return EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer), answer
 
 
-def _given(command: Sequence[str], environ: dict[str, str]) -> list[str]:
-    """Return what may go wrong if a command of Python starts another Python, which is among its words."""
-    command, _ = behind_starters(command, environ.get("PATH"))
-    if os.path.basename(command[0]) == "ray":  # which starts it on the cluster
-        return []
-    for at in range(1, len(command) - 1):
-        starts = command[at + 1] in ("-c", "-m") or command[at + 1].endswith(".py")
-        other = (
-            interpreter_of(command[at:], environ.get("PATH")) if starts and is_python(command[at]) else None
-        )
-        _, reason, _ = _asked(other, environ) if other else (0, "", None)
-        if reason:
-            what = f"{command[0]} may start {command[at]}, which would run without patches"
-            return [f"{what}: {reason}. {_UNTOLD}"]
-    return []
-
-
-def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
+def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with a command that is no Python: it starts one, and not a patched one."""
     path = environ.get("PATH")
     (behind, env), shell = behind_starters(command, path), shell_of(command, path)
@@ -200,34 +170,50 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> list[str]:
         program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
         way_out = _HOSTS if os.path.basename(program) == "deepspeed" else _UNTOLD
-        return [f"overlay cannot tell which Python {program} starts. {way_out}"] if there else []
-    more, untold = pythons_of(behind, shell, path)
-    # A script may start `python` or `python3`.
-    may_start = {one.path: one for one in of_shell(shell, environ)} | more
-    unpatched: dict[str, tuple[str, str]] = {}
-    for name, interpreter in may_start.items():
-        _, reason, answer = _asked(interpreter.replace(behind=(*env, *interpreter.behind)), environ)
+        return f"overlay cannot tell which Python {program} starts. {way_out}" if there else ""
+    for interpreter in of_shell(shell, environ):
+        _, reason, _ = _asked(interpreter.replace(behind=(*env, *interpreter.behind)), environ)
         if reason:
-            unpatched.setdefault(answer.prefix if answer else name, (name, reason))
-    names = " and ".join(f"`{name}`" for name, _ in unpatched.values())
-    what = f"{command[0]} may start any Python, and {names} would run without patches"
-    unsure = [f"{what}: {reason}" for _, reason in unpatched.values()]
-    if untold:
-        what = f"overlay cannot tell which Python {command[0]} starts, because of `{untold}`"
-        unsure.append(f"{what}. {_IN_SCRIPT}")
-    return unsure
+            name = os.path.basename(interpreter.path)
+            return f"{command[0]} may start any Python, and `{name}` would run without patches: {reason}"
+    return ""
 
 
-def _check(environ: dict[str, str]) -> None:
+def _check(environ: Mapping[str, str]) -> None:
     """Raise `OverlayError` if a process of this installation could not be enabled in an environment."""
-    before = dict(os.environ)
-    try:
-        settings.log_level(environ)
-        # Each process of the command says by itself what is odd about its settings.
-        os.environ.update({**environ, "OVERLAY_LOG": "error"})
+    settings.log_level(environ)
+    # Each process of the command says by itself what is odd about its settings.
+    with _within({**environ, "OVERLAY_LOG": "error"}):
         engine = Engine()
         engine.enable()
         engine.disable()
+
+
+def _guarded(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which the guard looks at every Python that starts under an environment."""
+    if settings.asked(environ=environ) == ["none"]:
+        return {}
+    with _within(environ):
+        try:
+            patches = Engine().known()
+        except OverlayError:  # the command has a Python, and packs, of its own
+            patches = load_patches()
+    projects = {target.project.marker for patch in patches.values() for target in patch.targets}
+    # A package may share its top level with others.
+    names = sorted({marker.rpartition(".")[0] for marker in projects})
+    guard, path = os.path.join(PACKAGE, "launch", "guard"), environ.get("PYTHONPATH", "")
+    if path.split(os.pathsep)[0] != guard:
+        path = os.pathsep.join([guard, *filter(None, [path])])
+    return {settings.GUARDED: ",".join(names), "PYTHONPATH": path}
+
+
+@contextmanager
+def _within(environ: Mapping[str, str]) -> Iterator[None]:
+    """Have an environment in place of this process's own."""
+    before = dict(os.environ)
+    try:
+        os.environ.update(environ)
+        yield
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise, takewhile
 from shutil import which
@@ -18,10 +18,8 @@ STARTERS = (
 )  # fmt: skip
 #: Words before that command which are also names of programs.
 _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
-#: Programs of Python that start a job's processes, by default in their own Python.
-LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
 #: Programs of Python that start a command in another environment or on another machine; of Ray, commands.
-ELSEWHERE = ("conda", "dstack", "hatch", "mamba", "nox", "pdm", "pipenv", "poetry", "sky", "torchx", "tox")
+_ELSEWHERE = ("conda", "dstack", "hatch", "mamba", "nox", "pdm", "pipenv", "poetry", "sky", "torchx", "tox")
 _RAY_ELSEWHERE = ("exec", "submit", "up")
 #: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.
 _HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile")
@@ -29,7 +27,7 @@ _HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile")
 _OTHER_SHELLS = ("csh", "fish", "tcsh")
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
 #: As what a script starts Python.
-NAMES = ("python", "python3")
+_NAMES = ("python", "python3")
 
 
 class Interpreter(Record):
@@ -48,8 +46,8 @@ class Interpreter(Record):
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
     words, env = behind_starters(words, path)
-    command = () if starts_elsewhere(words) else _runner(words, path)
-    program = which(command[0], path=path) if command and is_python(command[0]) else None
+    command = () if _starts_elsewhere(words) else _runner(words, path)
+    program = which(command[0], path=path) if command and _is_python(command[0]) else None
     if program is None:
         return None
     # `env` may set another PATH: it is to find a bare name itself.
@@ -57,13 +55,13 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
     return Interpreter(path=command[0] if bare else program, options=_options(command[1:]), behind=env)
 
 
-def starts_elsewhere(words: Sequence[str], is_file: Callable[[str], bool] = os.path.isfile) -> bool:
+def _starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another environment or on other machines."""
     name = os.path.basename(words[0]) if words else ""
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
     if name not in ("accelerate", "deepspeed"):
-        return name in ELSEWHERE
+        return name in _ELSEWHERE
     own = [
         *takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "--module"), words[1:]),
         "",
@@ -72,7 +70,7 @@ def starts_elsewhere(words: Sequence[str], is_file: Callable[[str], bool] = os.p
     # DeepSpeed takes no notice of a file that is not there. The second one is its default.
     files = [value or after for option, value, after in options if option in _HOSTS]
     files += ["/job/hostfile"] if name == "deepspeed" and os.path.isfile("/job/hostfile") else []
-    return "--no_ssh" not in own and any(map(is_file, files))
+    return "--no_ssh" not in own and any(map(os.path.isfile, files))
 
 
 def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
@@ -86,46 +84,26 @@ def _runner(words: Sequence[str], path: str | None) -> Sequence[str]:
     program = which(words[0], path=path) if words else None
     if program is None:
         return ()
-    return words if is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
+    return words if _is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
 
 
-def behind(words: Sequence[str], path: str | None) -> Sequence[str]:
-    """Return the words behind the first one from the first that names a program, none if none does."""
-    rest = range(1, len(words))
-    found = (at for at in rest if words[at] not in _NO_PROGRAMS and which(words[at], path=path))
-    return words[next(found, len(words)) :]
-
-
-def behind_starters(
-    words: Sequence[str], path: str | None, starters: Sequence[str] = STARTERS
-) -> tuple[Sequence[str], tuple[str, ...]]:
+def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[str], tuple[str, ...]]:
     """Return the command behind all programs that start another, nothing if it cannot be found.
 
     With it come the words of `env` among them, which may take variables away.
     """
     env: tuple[str, ...] = ()
-    while words and os.path.basename(words[0]) in starters and which(words[0], path=path):
-        command = behind(words, path)
+    while words and os.path.basename(words[0]) in STARTERS and which(words[0], path=path):
+        rest = range(1, len(words))
+        found = (at for at in rest if words[at] not in _NO_PROGRAMS and which(words[at], path=path))
+        command = words[next(found, len(words)) :]
         if os.path.basename(words[0]) == "env":
             env += tuple(words[: len(words) - len(command)])
         words = command
     return words, env
 
 
-def command_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
-    """Return the command that a launcher is told to start its ranks with, nothing if it is not told."""
-    launched = False
-    told = environ.get("PET_NO_PYTHON", "0").strip("0") != ""  # torchrun reads a number there
-    for at, word in enumerate(words):
-        launched = launched or "distributed" in word or word.endswith(LAUNCHERS)
-        # As argparse has it, which takes the beginning of an option for the option.
-        long = word[:5] in ("--no-", "--no_") and "--no-python".startswith(word.replace("_", "-"))
-        if launched and (told or long):
-            return behind(words[at:], environ.get("PATH"))
-    return [environ["PYTHON_EXEC"]] if environ.get("PYTHON_EXEC") else []
-
-
-def is_python(program: str) -> bool:
+def _is_python(program: str) -> bool:
     """Return whether a program has a name of Python's, such as `python3.12`."""
     name = os.path.basename(program)
     return name.startswith("python") and not name.removeprefix("python").strip("0123456789.t")
@@ -164,7 +142,7 @@ def of_shell(shell: Sequence[str], environ: Mapping[str, str]) -> Iterable[Inter
         option = word[0] + letters.replace("c", "").replace("s", "") if letters else word
         values = [*islice(rest, letters.lower().count("o") + (word in ("--rcfile", "--init-file")))]
         command += [option, *values] if len(option) > 1 else []
-    return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in NAMES]
+    return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in _NAMES]
 
 
 def _first_line(program: str) -> list[str]:
@@ -187,7 +165,7 @@ def _first_line(program: str) -> list[str]:
 def on_path(path: str | None = None) -> tuple[Interpreter, ...]:
     """Return what `python` and `python3` are on a PATH, once if they are the same."""
     found: dict[tuple[str, str], Interpreter] = {}
-    for program in (which(name, path=path) for name in NAMES):
+    for program in (which(name, path=path) for name in _NAMES):
         if program is not None:
             key = (os.path.dirname(program), os.path.realpath(program))
             found.setdefault(key, Interpreter(path=program))

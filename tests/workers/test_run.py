@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -14,8 +13,6 @@ import pytest
 from worksite import PATCHED, PROBE, Venv
 
 PACK = {"OVERLAY_PACKS": "acme"}
-#: How torchrun may be told that ranks are started without its Python.
-NO_PYTHON = ("--no-python", "--no_python", "--no-py")
 RAN = ("-c", "print('ran')")
 
 
@@ -40,7 +37,9 @@ def program(path: Path, text: str) -> str:
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Venv:
     """Return another environment, in which there is no overlay."""
-    return Venv(tmp_path_factory.mktemp("other") / "venv", linked=False)
+    venv = Venv(tmp_path_factory.mktemp("other") / "venv", linked=False)
+    (venv.folder / "bin/activate").write_text(f"PATH={venv.folder}/bin:$PATH\n")
+    return venv
 
 
 def selected(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -124,21 +123,9 @@ def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> N
     script = program(other.folder / "bin/trainer", f"#!{other.python}\nprint('ran')\n")
     text = f"#!/bin/sh\n'''exec' \"{other.python}\" \"$0\" \"$@\"\n' '''\nprint('ran')\n"
     long = program(other.folder / "bin/long", text)
-    launcher = program(worksite.folder / "bin/torchrun", f"#!{worksite.python}\nprint('ran')\n")
     python = str(other.python)
-    cases: list[tuple[list[str], dict[str, str]]] = [
-        ([python, *RAN], {}),
-        (["env", "A=1", python, *RAN], {}),
-        (["nohup", python, *RAN], {}),
-        ([script], {}),
-        ([long], {}),
-        # The ranks that torchrun starts.
-        *(([launcher, "--nproc-per-node", "2", no, python, "x.py"], {}) for no in NO_PYTHON),
-        ([launcher, "--nproc-per-node", "2", "x.py"], {"PYTHON_EXEC": python}),
-        ([launcher, "--nproc-per-node", "2", python, "x.py"], {"PET_NO_PYTHON": "1"}),
-    ]
-    for words, environ in cases:
-        said = refused(worksite, *words, **environ)
+    for words in ([python, *RAN], ["env", "A=1", python, *RAN], ["nohup", python, *RAN], [script], [long]):
+        said = refused(worksite, *words)
         assert f"{python} is a different Python, without overlay: install overlay there" in said, words
         assert f"have the job start {worksite.python}," in said
 
@@ -190,30 +177,16 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
             assert f"not started, because the job is strict or pinned: {said}" in why
 
 
-@pytest.mark.parametrize("no_python", NO_PYTHON)
-def test_of_a_shell_that_torchrun_starts_each_python_is_asked(
-    no_python: str, worksite: Venv, other: Venv
-) -> None:
-    launcher = program(worksite.folder / "bin/torchrun", f"#!{worksite.python}\nprint('ran')\n")
-    script = program(worksite.folder / "rank.sh", "#!/bin/sh\n")
-    for command in (["sh", script], ["--log-dir", "logs", script]):
-        words = [launcher, no_python, *command]
-        assert run(worksite, "--strict", *words).stderr == ""
-        said = refused(worksite, "--strict", *words, **other.on_path())
-        assert "may start any Python, and `python` would run without patches: " in said
-
-
 def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither_strict_nor_pinned(
     worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:
     """As `uv run`, `srun` and `docker run` may, which no look at the words can tell."""
     (tmp_path / "uv").symlink_to(str(shutil.which("env")))
     launcher = str(tmp_path / "uv")
-    torchrun = program(worksite.folder / "bin/torchrun", f"#!{worksite.python}\nprint('ran')\n")
     file = str(tmp_path / "overlay.lock")
     worksite.read("lock", "--file", file)
     said = f"overlay cannot tell which Python {launcher} starts. What to do: put `overlay run` behind it"
-    for before in ([], ["nohup"], ["env", "-C", str(tmp_path)], [torchrun, "--no-python"]):
+    for before in ([], ["nohup"], ["env", "-C", str(tmp_path)]):
         words = [*before, launcher, "python", *RAN]
         done = run(worksite, *words)
         assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 1), done.stderr
@@ -225,109 +198,6 @@ def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither
     words = [launcher, str(worksite.python), "-m", "overlay", "run", "--strict", "python", *RAN]
     done = worksite.run("-c", f"import os; os.execv({launcher!r}, {words!r})", **worksite.on_path())
     assert (done.stdout, done.stderr) == ("ran\n", "")
-
-
-#: Lines of a script: `BINS` has programs, `OURS` is an environment with overlay, and `OTHER` one without.
-HEALTHY = (
-    "", "# ray start", ": x/accelerate my-ray", ". OURS/bin/activate", "false && . /not/there/bin/activate",
-    "[ -f .venv/bin/activate ] && source .venv/bin/activate", "cd FOLDER; . ours/bin/activate",
-    "if false; then conda activate x; fi", "L=(absent run python3)", "BINS/pipenv install", "uv pip list",
-    "[ $# = 1 ] && echo 'first: conda activate x'", "cat <<X\n uv run x.py\nX",
-    ": 'uv run x.py'", 'command -v mamba && eval "$(mamba shell hook)" && mamba activate x',
-    "PATH=BINS:$PATH",
-    "source /not/there/conda.sh && conda activate x",
-    ": $'it\\'s' # don't", "B=OURS/bin; f() { $B/python -V; }; f", "curl x | bash",
-    "PATH=OTHER/bin:$PATH make",
-    "if deepspeed --no_ssh -H hosts x.py; then :; fi",
-)  # fmt: skip
-DIFFERENT = (
-    "true || accelerate launch x.py", 'source "OTHER/bin/activate"', "true || . $NAME/bin/activate",
-    "echo start; . OTHER/bin/activate", "echo x && . OTHER/bin/activate", "cd FOLDER; . other/bin/activate",
-    "bash -c 'echo x; . OTHER/bin/activate'", "grep -q ' # x' /etc/hostname; BINS/accelerate",
-    "PATH=OTHER/bin:$PATH",
-    "P=OTHER/bin/python; true || $P x.py", "B=BINS; true || nohup $B/accelerate launch x.py",
-    "bash BINS/nested",
-    'eval "true || OTHER/bin/python x.py"', "true || $(which accelerate) launch x.py",
-    "f() { accelerate launch; }",
-    "X=$(true || accelerate launch)", "true || mpirun -n 2 accelerate launch x.py", ". FOLDER/.bashrc",
-    "if true; then P=OTHER/bin/python; fi; true || $P x.py",
-    'true || bash "$(dirname "$0")/bin/nested"',
-    'D="$(cd "$(dirname "$0")" && pwd)"; true || "$D"/bin/child.sh',
-    'f() { true || "$@"; }; f OTHER/bin/python',
-    "export PATH=FOLDER${PATH:+:${PATH}}; true || nohup accelerate launch",
-    "true || env PATH=OTHER/bin python x.py",
-    "f() { PATH=OTHER/bin:$PATH; }", "export PATH=OTHER/bin${PATH:+:${PATH}}",
-    "true || PATH=OTHER/bin:$PATH python x.py",
-    "true || exec accelerate launch x.py", "cd FOLDER; true || other/bin/python x.py",
-)  # fmt: skip
-UNTOLD = (
-    "true || . $UNKNOWN/bin/activate", ". OURS/bin/activate NAME", "true || source activate NAME",
-    'true || source "$(dirname "$0")/../x/bin/activate"', 'cd "$UNKNOWN"; true || . ./activate',
-    'L=(python3)\n[ -n "$X" ] && L=(uv run python3)\ntrue || "${L[@]}" x.py',
-    "true || uv -v run x.py", "printf x | uv run x.py", "true || pipenv run python3",
-    "true || $UNKNOWN/torchrun x.py",
-    ". FOLDER/conda.sh; true || conda activate x", 'eval "$($UNKNOWN/conda hook)"; true || conda activate x',
-    "true || deepspeed --num_nodes 2 \\\n --hostfile hosts x.py", "true || ray exec x.yaml",
-    "echo 'not closed",
-)  # fmt: skip
-
-
-def test_what_a_script_names_is_asked_and_what_cannot_be_told_is_refused(
-    worksite: Venv, other: Venv, tmp_path: Path
-) -> None:
-    bins, script = tmp_path / "bin", tmp_path / "run.sh"
-    bins.mkdir()
-    # As in a virtual environment on top of an image, which has Python, and the launchers of the image.
-    for name in ("accelerate", "ray"):
-        program(bins / name, f"#!{other.python}\n")
-    for name in ("deepspeed", "mpirun", "pipenv", "uv"):
-        program(bins / name, "#!/bin/sh\n")
-    for name in ("nested", "child.sh"):
-        program(bins / name, "#!/bin/sh\ntrue || accelerate launch\n")
-    for name, venv in (("ours", worksite), ("other", other)):
-        (venv.folder / "bin/activate").write_text("")
-        (tmp_path / name).symlink_to(venv.folder)
-    (tmp_path / "conda.sh").write_text("")
-    (tmp_path / ".bashrc").write_text(f"PATH={other.folder}/bin:$PATH\n")
-    path = f"{bins}:{worksite.on_path()['PATH']}"
-    known = {"BINS": bins, "FOLDER": tmp_path, "OURS": worksite.folder, "OTHER": other.folder}
-
-    def said(text: str) -> str:
-        for name, value in known.items():
-            text = re.sub(rf"\b{name}\b", str(value), text)
-        script.write_text(f"{text}\necho ran\n")
-        done = run(worksite, "--strict", "bash", str(script), PATH=path, NAME=str(other.folder))
-        assert done.returncode == 1 if done.stderr.startswith("overlay: the command was not") else done.stdout
-        return done.stderr if done.returncode == 1 else ""
-
-    assert [text for text in HEALTHY if said(text)] == []
-    assert [text for text in DIFFERENT if "is a different Python, without" not in said(text)] == []
-    assert [text for text in UNTOLD if "overlay cannot tell which Python bash starts" not in said(text)] == []
-    # It says what it cannot tell.
-    assert "because of `uv -v run x.py`. What to do: put `overlay run` into the script" in said(UNTOLD[6])
-
-
-def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_path: Path) -> None:
-    command = f"{worksite.python} -m overlay run --strict bash"
-    done = worksite.run(
-        "-c", "import os, sys; os.execvp('bash', ['bash', '-c', sys.argv[1]])",
-        f"{command} <(echo echo ran)", **worksite.on_path(),
-    )  # fmt: skip
-    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
-    os.mkfifo(tmp_path / "fifo")
-    script = program(tmp_path / "x.sh", "echo ran\n")
-    assert run(worksite, "--strict", "bash", script, str(tmp_path / "fifo")).stdout == "ran\n"
-
-
-def test_the_script_that_a_shell_reads_is_read(worksite: Venv, other: Venv, tmp_path: Path) -> None:
-    """Its standard input, or the file in its folder before that of the same name on the PATH."""
-    (tmp_path / "install").write_text(f"true || {other.python} x.py\n")
-    for words in ("bash < install", "bash -s x < install", "bash -eo pipefail install", "bash -- install"):
-        done = worksite.run(
-            "-c", "import os, sys; os.chdir(sys.argv[1]); os.execvp('bash', ['bash', '-c', sys.argv[2]])",
-            str(tmp_path), f"{worksite.python} -m overlay run --strict {words}", **worksite.on_path(),
-        )  # fmt: skip
-        assert f"{other.python} is a different Python" in done.stderr, words
 
 
 @pytest.mark.parametrize(
@@ -427,33 +297,10 @@ def test_env_finds_the_python_by_the_path_that_it_sets(worksite: Venv, other: Ve
             assert f"{other.folder}/bin/python is a different Python, without overlay" in done.stderr
 
 
-def test_a_word_that_starts_nothing_is_not_asked(worksite: Venv, other: Venv) -> None:
-    script = program(worksite.folder / "job.py", "print('ran')\n")
-    words = [str(worksite.python), script, "--langs", "java", "python", "--no-p", "test"]
-    done = run(worksite, "--strict", *words, **other.on_path())
-    assert (done.stdout, done.stderr) == ("ran\n", "")
-
-
 def test_an_empty_command_is_told_so(worksite: Venv) -> None:
     done = run(worksite, "", "python", *RAN)
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no COMMAND" in done.stderr
-
-
-def test_a_python_among_the_words_of_a_launcher_is_asked_too(worksite: Venv, other: Venv) -> None:
-    launcher = program(worksite.folder / "bin/accelerate", f"#!{worksite.python}\nprint('ran')\n")
-    script = program(worksite.folder / "rank.sh", "#!/bin/sh\n")
-    for words in (["launch", "--no_python"], ["exec"]):
-        command = [launcher, *words, str(other.python), "x.py"]
-        what = f"{launcher} may start {other.python}, which would run without patches: {other.python} is "
-        if words == ["exec"]:
-            assert f"strict or pinned: {what}" in refused(worksite, "--strict", *command)
-            assert f"the command is started anyway: {what}" in run(worksite, *command).stderr
-        else:
-            assert f"{other.python} is a different Python" in refused(worksite, *command)
-        assert run(worksite, "--strict", launcher, *words, "python", "x.py").stdout == "ran\n"
-    said = refused(worksite, "--strict", launcher, "--no_python", "sh", script, **other.on_path())
-    assert "may start any Python, and `python` would run without patches: " in said
 
 
 def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:

@@ -44,8 +44,6 @@ _ALL = "*"
 _OPENERS = ("if", "do", "{")
 _CLOSERS = ("fi", "done", "}", "esac")
 _KEYWORDS = (*_OPENERS, *_CLOSERS, "!", "[[", "case", "elif", "else", "function", "then", "until", "while")
-#: What a shell does by itself, and only `all_commands` has.
-_OURS = ("source", "PATH", "PATH=")
 #: Stand for a space that splits no word: one in quotes, and one in a text that is not known.
 _QUOTED, _UNKNOWN = "\1", "\2"
 #: The most characters of a file: a longer one is not for a job.
@@ -71,32 +69,17 @@ def commands(path: str) -> tuple[list[list[Word]], list[str]]:
 
     Raises `SettingsError`.
     """
-    script = _followed(path, file_text(path))
-    return [line for line in script.commands if line[0][0] not in _OURS], script.missing
-
-
-def all_commands(path: str, text: str) -> list[list[Word]]:
-    """Return the commands of a script with this text, and those within `$(...)`. Raises `SettingsError`.
-
-    Among them are `source`, with the file, and `PATH`, with its new value; `PATH=` begins a command that has
-    a value of its own.
-    """
-    script = _followed(path, text)
-    return [*script.commands, *(line for inner in script.inner for line in all_commands(path, inner))]
-
-
-def _followed(path: str, text: str) -> _Script:
     loose: set[str] = set()
     for _ in range(2):  # the first reading finds what loops and functions assign
         script = _Script(loose)
         try:
-            script.read(path, text)
+            script.read(path, file_text(path))
         except (IndexError, RecursionError):
             raise SettingsError(f"a quotation or a bracket in {path} is not closed") from None
-    return script
+    return script.commands, script.missing
 
 
-def beside(path: str, name: str) -> Iterator[str]:
+def _beside(path: str, name: str) -> Iterator[str]:
     """Yield the files that a script may mean by a name: beside it, or in a folder above it.
 
     Its folder is often a variable (that of the script, or of its checkout), or its path in an image.
@@ -202,8 +185,6 @@ class _Script:
     def __init__(self, loose: set[str]) -> None:
         self.commands: list[list[Word]] = []
         self.missing: list[str] = []
-        #: The texts of commands within others.
-        self.inner: dict[str, None] = {}
         #: The files that are being read, the innermost last.
         self._paths: list[str] = []
         #: Variables, and `name()` for functions, whose value at any one place is not known.
@@ -289,7 +270,6 @@ class _Script:
         if command and command[0].startswith("-") and words[0] in _AS_IT_IS:
             command = words
         name = re.sub(r"[\\'\"]", "", "".join(command[:1]))
-        self._start_by(words[0], command)
         if not command:
             for word in filter(_ASSIGNED.match, words):
                 self._assign(word)
@@ -302,8 +282,6 @@ class _Script:
         elif name in ("source", "."):
             for word in filter(_ASSIGNED.match, words[: len(words) - len(command)]):
                 self._assign(word)
-            known = [one for word in command[1:] for one in self._expanded(word)]
-            self.commands.append([("source", True), *known])
             self._source("".join(word for one in command[1:2] for word, _ in self._expanded(one)))
         elif not self._forgets(name, command):
             # A line that begins with a flag is a part of a command: this is no whole script.
@@ -312,12 +290,6 @@ class _Script:
             # A function that has the name of a program does not start it.
             self.commands.append([(f"{name}()", True), *known[1:]] if f"{name}()" in self._loose else known)
         self._leave(name, command)
-
-    def _start_by(self, word: str, command: list[str]) -> None:
-        """Note a command that has a `PATH` of its own."""
-        if command and word.startswith("PATH="):
-            words = ("PATH=", word, *command)
-            self.commands.append([one for part in words for one in self._expanded(part)])
 
     def _forgets(self, name: str, command: list[str]) -> bool:
         """Return whether something runs that can change variables in a way that is not followed."""
@@ -379,7 +351,7 @@ class _Script:
     def _source(self, name: str) -> None:
         if os.path.basename(os.path.dirname(name)) == "bin" and os.path.basename(name) == "activate":
             return None  # of an environment: it sets nothing that a job is given
-        found = next((file for file in beside(self._paths[-1], name) if file not in self._paths), None)
+        found = next((file for file in _beside(self._paths[-1], name) if file not in self._paths), None)
         if found is not None:
             return self.read(found, file_text(found, "replace"))
         self.missing.append(name)
@@ -407,8 +379,6 @@ class _Script:
         if value is None or not (sure or perhaps or value == self._known.get(name)):
             self._loose.add(name)
         self._loose.update([f"{name}="] if name in self._known else [])
-        if name == "PATH" and isinstance(value, str):
-            self.commands.append([(name, True), (value, sure)])
         self._known[name] = value
 
     def _value(self, name: str, unset: Any) -> Any:
@@ -462,10 +432,6 @@ class _Script:
         """Return the value of `$X`, `${X}` or `${X:-default}`; of anything else nothing is known."""
         variable = _VARIABLE.match(part)
         if variable is None:
-            if part[:2] == "$(" and part[:3] != "$((":
-                self.inner[part[2:-1]] = None
-            elif part[0] == "`":
-                self.inner[part[1:-1]] = None
             if part.startswith("$((") and _ASSIGNING.search(part):
                 self._loose.update(re.findall(r"[A-Za-z_]\w*", part))
             return None

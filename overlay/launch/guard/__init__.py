@@ -1,0 +1,1 @@
+"""A folder for `PYTHONPATH`: its `sitecustomize` notices a Python that would run an upstream unpatched."""
