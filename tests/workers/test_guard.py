@@ -11,6 +11,9 @@ import pytest
 from fake_upstream import FILES
 from worksite import ROOT, Venv
 
+from overlay.launch import startup
+from overlay.model import settings
+
 GUARD = ROOT / "overlay/launch/guard/sitecustomize.py"
 #: Lines of a script that start the Python of `OTHER`, where overlay is not: `TRAIN` imports an upstream, and
 #: `BINS` has programs. None is found by looking at the words of the script alone.
@@ -161,3 +164,10 @@ sys.meta_path.append(Finder)
 
 def test_older_pythons_can_read_it() -> None:
     ast.parse(GUARD.read_text(), feature_version=(3, 7))
+
+
+def test_the_words_for_no_are_those_of_the_settings() -> None:
+    """Two files have them too, as they must work where the settings cannot be imported."""
+    code = GUARD.read_text()
+    assert startup._NO == ("", *settings._FALSE)
+    assert f"_NO = {startup._NO}".replace("'", '"') in code

@@ -423,6 +423,16 @@ def test_what_a_job_is_submitted_with_vouches_for_no_worker(
     assert ("the variables that enable overlay are in the runtime_env" in printed) == (want == "warned")
 
 
+@pytest.mark.parametrize(("drives", "kept"), [(True, True), (None, False)])
+def test_a_job_is_not_submitted_with_what_vouches_for_the_workers_of_its_submitter(
+    fake: FakeRay, drives: bool | None, kept: bool
+) -> None:
+    """Its own driver would say so again by `overlay.ray.runtime_env()`, and Ray takes no variable twice."""
+    fake.jobs.watch()
+    made = fake.jobs._armed({"env_vars": {**SENT, "OVERLAY_VOUCHED": "1"}}, drives=drives)
+    assert ("OVERLAY_VOUCHED" in made["env_vars"]) == kept
+
+
 def test_workers_that_will_not_be_patched_are_not_said_to_be(
     fake: FakeRay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -236,6 +236,13 @@ def kept(ours: Any) -> Any:
     return by
 
 
+def kept_apart(ours: Any) -> Any:
+    """Return a function that has an object, which has ours."""
+    holder = type("Holder", (), {})()
+    holder.original = ours
+    return lambda *_: len(vars(holder)) * 0
+
+
 class Kept(Timed):
     def mine(self, value: int, factor: int = 2) -> int:
         return value * factor * 0
@@ -253,6 +260,7 @@ def by_class(ours: Any) -> Any:
         (by_closure, True),
         (by_class, True),
         (kept, False),
+        (kept_apart, False),
         (lambda ours: Kept(ours).mine, False),
         (lambda ours: Mock(side_effect=ours), True),
         (lambda ours: (lambda *_, table={ours: 0}: len(table) * 0), False),
@@ -276,7 +284,7 @@ def by_class(ours: Any) -> Any:
         (lambda ours: by_text(ours, "return 0"), False),
     ],
     ids=[
-        "closure", "class", "kept", "kept by an instance", "side effect",
+        "closure", "class", "kept", "kept apart", "kept by an instance", "side effect",
         "key", "name", "wraps", "twice",
         "partial", "lru_cache", "wrapt", "object", "method", "mock", "list", "default",
         "attribute of a module", "import", "from import", "nested", "attribute of another",
