@@ -19,6 +19,7 @@ from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import PACKAGE, Reply, ask, refusal
 from overlay.launch.interpreter import Interpreter, behind_starters, interpreter_of, of_shell, shell_of
 from overlay.model import settings
+from overlay.patch import Patch
 from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
 from overlay.source.registry import load_patches
@@ -179,28 +180,28 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     return ""
 
 
-def _check(environ: Mapping[str, str]) -> None:
-    """Raise `OverlayError` if a process of this installation could not be enabled in an environment."""
+def _check(environ: Mapping[str, str]) -> dict[str, Patch]:
+    """Return all patches. Raises `OverlayError` if this installation cannot be enabled in an environment."""
     settings.log_level(environ)
     # Each process of the command says by itself what is odd about its settings.
     with _within({**environ, "OVERLAY_LOG": "error"}):
         engine = Engine()
         engine.enable()
         engine.disable()
+        return engine.known()
 
 
 def _guarded(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables by which the guard looks at every Python that starts under an environment."""
     if settings.asked(environ=environ) == ["none"]:
         return {}
-    with _within(environ):
-        try:
-            patches = Engine().known()
-        except OverlayError:  # the command has a Python, and packs, of its own
-            patches = load_patches()
+    try:
+        patches = _check(environ)
+    except OverlayError:  # the command has an overlay of its own
+        patches = load_patches()
     projects = {target.project.marker for patch in patches.values() for target in patch.targets}
-    # A package may share its top level with others.
-    names = sorted({marker.rpartition(".")[0] for marker in projects})
+    # A package may share its top level. Workers run in Ray's Python, and often with another PYTHONPATH.
+    names = sorted({"ray", *(marker.rpartition(".")[0] for marker in projects)})
     guard, path = os.path.join(PACKAGE, "launch", "guard"), environ.get("PYTHONPATH", "")
     if path.split(os.pathsep)[0] != guard:
         path = os.pathsep.join([guard, *filter(None, [path])])

@@ -90,6 +90,13 @@ def test_an_upstream_is_not_imported_unpatched(line: str, worksite: Venv, other:
     assert f"overlay: warning: {said}" in done.stderr, done.stderr
 
 
+def test_ray_is_not_started_where_workers_would_have_no_overlay(worksite: Venv, other: Venv) -> None:
+    """A submitted job often replaces `PYTHONPATH` for them."""
+    (other.site / "ray.py").write_text("print('trained')\n")
+    done = started(worksite, other, "OTHER/bin/python -c 'import ray'", "--strict")
+    assert (done.stdout, "which imports ray. What to do" in done.stderr) == ("", True)
+
+
 def test_a_pin_holds_the_other_pythons_too(worksite: Venv, other: Venv, tmp_path: Path) -> None:
     file = str(tmp_path / "overlay.lock")
     worksite.read("lock", "--file", file, OVERLAY_PACKS="acme")
@@ -168,6 +175,5 @@ def test_older_pythons_can_read_it() -> None:
 
 def test_the_words_for_no_are_those_of_the_settings() -> None:
     """Two files have them too, as they must work where the settings cannot be imported."""
-    code = GUARD.read_text()
-    assert startup._NO == ("", *settings._FALSE)
-    assert f"_NO = {startup._NO}".replace("'", '"') in code
+    assert set(startup._NO) == {"", *settings._FALSE}
+    assert f"_NO = {startup._NO}".replace("'", '"') in GUARD.read_text()
