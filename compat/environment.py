@@ -13,9 +13,11 @@ def literals(text: str | None) -> dict[str, str]:
     """Return the constants that a file gives to names, as text."""
     import ast
 
+    from overlay.source.unwarned import parse
+
     found: dict[str, str] = {}
     try:
-        body = ast.parse(text or "").body
+        body = parse(text or "", "<version>").body
     except (SyntaxError, ValueError):
         return found
     for node in body:

@@ -36,8 +36,10 @@ def _version_in_setup(name: str, read: ReadFile) -> str | None:
     """
     import ast
 
+    from overlay.source.unwarned import parse
+
     try:
-        tree = ast.parse(read(f"{name}/../setup.py") or "")
+        tree = parse(read(f"{name}/../setup.py") or "", "setup.py")
     except SyntaxError:
         return None
     for node in ast.walk(tree):

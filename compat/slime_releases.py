@@ -36,10 +36,8 @@ RELEASES = {
 
 def fingerprint(read: ReadFile) -> str:
     """Return the digest of the syntax trees of `MODULES`, empty if one of them is missing or no Python."""
-    import ast
-    import warnings
-
     from overlay.source.digest import digest
+    from overlay.source.unwarned import parse
 
     trees = []
     for name in MODULES:
@@ -47,9 +45,7 @@ def fingerprint(read: ReadFile) -> str:
         if text is None:
             return ""
         try:
-            with warnings.catch_warnings():  # which are errors to some, and of an upstream's strings
-                warnings.simplefilter("ignore")
-                trees.append(ast.parse(text))
+            trees.append(parse(text, name))
         except (SyntaxError, ValueError):
             return ""
     return digest(trees)

@@ -17,6 +17,8 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, FrameType
 from typing import Any
 
+from overlay.source.unwarned import parse, unwarned
+
 Imported = Callable[[str, object], None]
 
 
@@ -34,11 +36,13 @@ def code(loader: Any, name: str, text: str | None, plain: CodeType, imported: Im
     """
     if text is None:
         return plain
-    tree = ast.parse(text)
+    file = plain.co_filename
+    tree = parse(text, file)
     _insert(tree, _after_definitions(tree.body), "defined")
     if isinstance(loader, Script):
         _insert(tree, _prologue(tree.body), "started")
-    made: CodeType = compile(tree, plain.co_filename, "exec", dont_inherit=True)
+    with unwarned(file):
+        made: CodeType = compile(tree, file, "exec", dont_inherit=True)
     if _parts(made) != _parts(plain):  # the compiled file is not of this source
         return plain
     _made[made] = (name, loader, imported)

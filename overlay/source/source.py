@@ -25,6 +25,7 @@ from overlay.errors import SourceError
 from overlay.patch import Project
 from overlay.source import shape
 from overlay.source.shape import Module, bindings, split_site
+from overlay.source.unwarned import parse, unwarned
 
 T = TypeVar("T")
 #: A folder or an archive.
@@ -132,7 +133,8 @@ class Tree:
         if module not in self._compiled:
             text = self._text(module)
             try:
-                code = [] if text is None else [compile(text, module, "exec", dont_inherit=True)]
+                with unwarned(f"<{module}>"):
+                    code = [] if text is None else [compile(text, f"<{module}>", "exec", dont_inherit=True)]
             except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
                 raise SourceError(_wrong(module, "does not compile", error)) from error
             self._compiled[module] = code
@@ -191,7 +193,7 @@ class Tree:
         if module not in self._modules:
             text = self._text(module) or ""
             try:
-                self._modules[module] = Module(ast.parse(text))
+                self._modules[module] = Module(parse(text, f"<{module}>"))
             except Exception as error:  # noqa: BLE001 -- MemoryError and SystemError are among the answers
                 # Keep the error: every site asks for it, and to find it can take seconds.
                 self._modules[module] = _wrong(module, "does not parse", error)

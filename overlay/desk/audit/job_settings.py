@@ -23,6 +23,7 @@ from overlay.source import conditions
 from overlay.source.conditions import Answer, Open, means, names
 from overlay.source.known_defects import dialects
 from overlay.source.source import Tree
+from overlay.source.unwarned import parse
 
 #: Said of a value that the file leaves out.
 DEFAULT = ", upstream's default"
@@ -224,7 +225,7 @@ def options(dialect: Dialect, read: Callable[[str], str | None]) -> tuple[dict[s
 
 @lru_cache(maxsize=32)
 def _in_file(path: str, text: str) -> dict[str, Any]:
-    return dict(_declared(ast.parse(text))) if path.endswith(".py") else settings_file.in_yaml(text, path)
+    return dict(_declared(parse(text, path))) if path.endswith(".py") else settings_file.in_yaml(text, path)
 
 
 def _declared(tree: ast.Module) -> Iterator[tuple[str, Any]]:

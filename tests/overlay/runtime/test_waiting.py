@@ -21,6 +21,7 @@ from threads import at_once
 
 from overlay.errors import OverlayError, SelectionError
 from overlay.patch import Patch, Project
+from overlay.runtime import main_module
 from overlay.runtime.engine import Engine
 from overlay.source import registry
 from overlay.source.registry import awaited, load_patches
@@ -201,6 +202,16 @@ def test_a_file_that_is_run_wakes_it(
     runpy.run_path(str(upstream.root / "fakeup/train.py"), run_name="__main__")
     assert capsys.readouterr().out == "100\n"
     assert armed.loads == 1
+
+
+def test_of_a_module_that_is_run_python_warns_alone() -> None:
+    """And not at all if it has compiled it before."""
+    text = 'def loss(x):\n    return "\\d", x is 1\nif __name__ == "__main__":\n    loss(1)\n'
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = compile(text, "train.py", "exec", dont_inherit=True)
+        warnings.simplefilter("error")
+        assert main_module.code(None, "train", text, plain, print) is not plain
 
 
 @pytest.mark.parametrize("error", [ImportError("gone"), OverlayError("broken"), SyntaxError("bad")])

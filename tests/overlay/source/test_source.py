@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from fake_upstream import PROJECT, MemoryTree, Upstream, tables
 from overlay.errors import SourceError
 from overlay.source.decide import decide
 from overlay.source.source import Tree
+from overlay.source.unwarned import unwarned
 
 
 @pytest.fixture
@@ -24,6 +26,26 @@ def namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, st
         (folder / f"{module}.py").write_text("raise AssertionError('imported')\ndef f(): pass\n")
         monkeypatch.syspath_prepend(str(tmp_path / name))
     return str(tmp_path / "one"), str(tmp_path / "two")
+
+
+#: Of each of these, Python warns: when it parses it, and when it compiles it.
+WARNED_OF = 'def f(x):\n    return "\\d", x is 1\n'
+
+
+def test_what_python_warns_of_is_read_without_a_word_where_warnings_are_errors_too() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = [*warnings.filters]
+        tree = MemoryTree({"m.py": WARNED_OF})
+        assert tree.digest("m:f")
+        assert tree.code("m:f")
+        assert warnings.filters == before
+        # Meanwhile others are warned as ever, and may reset the filters.
+        with pytest.raises(UserWarning), unwarned("m.py"):
+            warnings.warn_explicit("", UserWarning, "mm.py", 1)
+        with unwarned("m.py"):
+            warnings.resetwarnings()
+        assert warnings.filters == []
 
 
 def test_a_path_is_a_place_as_its_text_is(tmp_path: Path) -> None:
