@@ -1,7 +1,7 @@
 """The files of overlay's own code, of its patches and of packs, and the digests of them.
 
 Locks and ranks compare these. Files are read, not imported: a pack is compared with its lock before any of it
-runs. Rows of the table have the digest of one patch, which leaves out its words.
+runs. Rows of the table have the digest of one patch, with what it shares with others, and without words.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import ast
 import os
 from collections.abc import Iterator
 from hashlib import sha256
-from importlib import import_module
+from importlib.util import resolve_name
 
 from overlay.errors import OverlayError
 from overlay.source.digest import digest
 from overlay.source.source import Tree
 from overlay.source.table import TABLE_FILE
+from overlay.source.unwarned import parse
 
 #: Endings of what Python imports or a patch compiles, and the table of tested sources. `__pycache__` does not
 #: count: it says nothing that its source does not.
@@ -23,6 +24,10 @@ _ENDINGS = (
     ".py", ".pyc", ".pyx", ".so", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".ptx", ".cubin",
     TABLE_FILE,
 )  # fmt: skip
+#: What a patch says to people, and of its selection.
+_WORDS = frozenset(
+    {"id", "summary", "why", "upstream", "companion", "without", "changes", "met", "opt_in", "evidence"}
+)
 
 
 def of_pack(package: str) -> str:
@@ -45,43 +50,71 @@ def of_files(found: dict[str, str]) -> str:
     return total.hexdigest()
 
 
-def of_module(name: str) -> str:
-    """Return the digest of what a patch does and of its contract: the code in its folder, without words.
+def of_module(name: str, tree: Tree | None = None) -> str:
+    """Return the digest of what a patch does and of its contract, without words.
 
-    It leaves out the declaration, `PATCH = ...`, docstrings, comments, layout, and which of the files has
-    what.
+    That is the code in its folder, and what it imports of its pack; for one of ours, of `overlay.patches`.
+    Docstrings, comments, layout and the words of a declaration do not count.
     """
-    module = import_module(name)
-    spec = module.__spec__
-    folder = spec is not None and spec.submodule_search_locations is not None
-    inside = files(module.__name__) if folder else {"": str(module.__file__)}
-    statements: set[str] = set()
-    for file_name in sorted(inside):
-        if inside[file_name].endswith(".py"):
-            with open(inside[file_name], encoding="utf-8") as file:
-                tree = ast.parse(file.read())
-            for node in ast.walk(tree):
-                if isinstance(body := getattr(node, "body", None), list):
-                    body[:] = [one for one in body if not _is_wording(one, module.__name__)]
-            statements |= {digest([node]) for node in tree.body}
-    return digest(sorted(statements))
+    tree = tree or Tree()
+    pack = name.partition(".")[0]
+    if pack == __name__.partition(".")[0]:
+        pack = name.rsplit(".", 2)[0]
+    inside = files(name, tree) if tree.is_package(name) else {}
+    waiting = [(name, tree.file(name))]
+    waiting += [(f"{name}.{file[:-3].replace(os.sep, '.')}", path) for file, path in inside.items()]
+    found: dict[str, str] = {}
+    while waiting:
+        module, path = waiting.pop()
+        if path in found or not path.endswith(".py"):
+            continue
+        module = module.removesuffix(".__init__")
+        with open(path, "rb") as opened:
+            code = parse(opened.read(), path)
+        _leave_out_words(code)
+        found[path] = f"{module} {digest([code])}"
+        package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
+        names = {one for node in ast.walk(code) for one in _imported(node, package)}
+        waiting += [(one, tree.file(one)) for one in names if f"{one}.".startswith(f"{pack}.")]
+    return digest(sorted({*found.values()}))
 
 
-def _is_wording(node: object, package: str) -> bool:
-    """Return whether a statement in a patch's module has no effect on what the patch does."""
+def _leave_out_words(code: ast.Module) -> None:
+    """Take out of a module what has no effect on what it does."""
+    for node in ast.walk(code):
+        if isinstance(body := getattr(node, "body", None), list):
+            body[:] = [one for one in body if not _is_wording(one)]
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Patch":
+            node.keywords = [one for one in node.keywords if one.arg not in _WORDS]
+
+
+def _is_wording(node: object) -> bool:
+    """Return whether a statement has no effect on what a module does."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)  # a docstring
-    if isinstance(node, ast.ImportFrom):
-        return (node.module or "").startswith((package, "__future__"))
     if isinstance(node, ast.If):
-        return ast.unparse(node.test) == "TYPE_CHECKING"
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("PATCH", "TYPE_CHECKING")
+        return getattr(node.test, "id", "") == "TYPE_CHECKING" and not node.orelse
+    if isinstance(node, ast.Assign):
+        return getattr(node.targets[0], "id", "") == "TYPE_CHECKING"
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
-def files(package: str) -> dict[str, str]:
+def _imported(node: ast.AST, package: str) -> Iterator[str]:
+    """Yield what a statement imports, where it lies in a package: modules, and what may be one."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            parts = alias.name.split(".")
+            yield from (".".join(parts[:number]) for number in range(1, len(parts) + 1))
+    elif isinstance(node, ast.ImportFrom):
+        base = resolve_name("." * node.level + (node.module or ""), package)
+        yield base
+        yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def files(package: str, tree: Tree | None = None) -> dict[str, str]:
     """Return the files of a package by their paths in it."""
     found: dict[str, str] = {}
-    for folder in Tree().folders(package):
+    for folder in (tree or Tree()).folders(package):
         for name, path in _below(folder):
             found.setdefault(name, path)
     return found

@@ -102,37 +102,48 @@ def contract_of(patch: str) -> Contract | None:
 def tables() -> Table:
     """Return what patches were tested on: the tables beside them, and the one that `OVERLAY_TRUST` names.
 
-    Rows of the latter are left out, with a warning, if the code of their patch has changed since. Raises
-    `TrustError` if it is no table.
+    Rows of the latter, and of packs, are left out, with a warning, if the code of their patch has changed
+    since. Those that come with overlay are not compared: a wheel is whole. Raises `TrustError` for no table.
     """
     from overlay.source.table import Table
 
-    added = _trusted()
+    trusted = settings.trust()
+    added = _trusted(trusted)
+    found: dict[str, list[Row]] = {}
 
     def load(patch: str) -> list[Row]:
-        return [*_rows_beside(_package_of(patch)), *added]
+        if patch not in found:
+            package = _package_of(patch)
+            beside = _rows_beside(package)
+            if not f"{package}.".startswith(f"{PACK}."):
+                beside = _of_this_code(patch, beside, _table_of(package))
+            found[patch] = [*beside, *_of_this_code(patch, added, trusted)]
+        return found[patch]
 
     return Table(load=load)
 
 
-def _trusted() -> list[Row]:
-    """Return the rows of `OVERLAY_TRUST` that were made with the code that their patches have now."""
-    path = settings.trust()
+def _trusted(path: str) -> list[Row]:
+    """Return the rows of the table that `OVERLAY_TRUST` names."""
     if not path:
         return []
-    from overlay.source.own_code import of_module
     from overlay.source.table import read
 
     try:
-        rows = read(path)
+        return read(path)
     except (OSError, OverlayError) as error:
         why = f"{path} cannot be read: {error}" if isinstance(error, OSError) else error
         raise TrustError(f"OVERLAY_TRUST: {why}; correct it, or unset OVERLAY_TRUST") from error
-    here = {row.patch: of_module(_modules[row.patch]) for row in rows if row.patch in _modules}
-    for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
-        log.warning(f"OVERLAY_TRUST: ignored the rows of {patch} in {path}: its code has changed since")
-    # The row of a defect has no code: it rests on none of ours.
-    return [row for row in rows if here.get(row.patch, "") == row.code]
+
+
+def _of_this_code(patch: str, rows: list[Row], path: str) -> list[Row]:
+    """Return the rows of a patch that were made with the code that it has now. Warn of others."""
+    ours = [row for row in rows if row.patch == patch]
+    code = of_code(patch) if ours else ""  # a defect has none, and rests on none
+    kept = [row for row in ours if row.code == code]
+    if len(kept) < len(ours):
+        log.warning(f"ignored the rows of {patch} in {path}: its code has changed since")
+    return kept
 
 
 def _package_of(patch: str) -> str:
@@ -145,14 +156,20 @@ def _package_of(patch: str) -> str:
 def _rows_beside(project: str) -> list[Row]:
     """Return the rows of the table in the package of a project's patches, none if it has no table."""
     if project not in _rows:
-        from overlay.source.table import TABLE_FILE, read
+        from overlay.source.table import read
 
-        path = os.path.join(next(iter(import_module(project).__path__), ""), TABLE_FILE)
         try:
-            _rows[project] = read(path)
+            _rows[project] = read(_table_of(project))
         except OSError:
             _rows[project] = []
     return _rows[project]
+
+
+def _table_of(project: str) -> str:
+    """Return the path of the table in the package of a project's patches."""
+    from overlay.source.table import TABLE_FILE
+
+    return os.path.join(next(iter(import_module(project).__path__), ""), TABLE_FILE)
 
 
 def import_module(name: str) -> ModuleType:

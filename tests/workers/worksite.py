@@ -63,12 +63,14 @@ TABLE = """
 import importlib, os, sys
 from overlay.source.table import TABLE_FILE
 from overlay.desk.prove.rows import text_of, trial
+from overlay.source.own_code import of_module
 from overlay.source.source import Tree
 from overlay.source.table import Table
 package, *names = sys.argv[1:]
 patches = [importlib.import_module(f"{package}.{name}").PATCH for name in names]
 tried = [trial(one, Tree(), Table(), "fakeup==1.2.0") for one in patches]
-rows = [one.choices[0][0] for one in tried]
+codes = [of_module(f"{package}.{name}") for name in names]
+rows = [one.choices[0][0].replace(code=code) for one, code in zip(tried, codes, strict=True)]
 folder = os.path.dirname(importlib.import_module(package).__file__)
 with open(os.path.join(folder, TABLE_FILE), "w") as file:
     file.write(text_of({"fakeup==1.2.0": {}}, rows))

@@ -175,8 +175,11 @@ def test_a_damaged_file_is_an_error_and_stays_as_it_is(toy: Toy) -> None:
     assert "nowhere/here.json cannot be written" in done.stderr
 
 
-def test_a_row_of_another_code_is_left_out_with_a_warning(toy: Toy) -> None:
-    wrote(toy)
+@pytest.mark.parametrize("file", [FILE, "toypack/toylib/tested.json"])
+def test_a_row_of_another_code_is_left_out_with_a_warning(toy: Toy, file: str) -> None:
+    """Whether it is trusted or lies beside the patches of a pack."""
+    toy.write(FILE, '{"rows": []}')
+    assert toy.run("prove", RIGHT, "--write", file, "--judged").returncode == 0
     path = toy.folder / "toypack/toylib/right/__init__.py"
     text = path.read_text()
     path.write_text(text.replace("for everybody", "for all people"))
@@ -184,7 +187,11 @@ def test_a_row_of_another_code_is_left_out_with_a_warning(toy: Toy) -> None:
     path.write_text(text.replace("return x * factor", "return factor * x"))
     assert plan(toy)[0] == "unknown-source"
     done = toy.run("plan", "--patches", RIGHT, OVERLAY_TRUST=FILE)
-    assert "its code has changed since" in " ".join(done.stderr.split())
+    # The row that the toy comes with lies beside it.
+    said = " ".join(done.stderr.split())
+    assert re.findall(r"ignored the rows of (\S+) in \S*/?(\w+).json: its code has changed", said) == [
+        (RIGHT, name) for name in (["tested", "here"] if file == FILE else ["tested"])
+    ]
 
 
 def test_lock_pin_and_ranks_hold_what_is_trusted(toy: Toy) -> None:

@@ -11,6 +11,7 @@ from first_row import row_of
 
 from overlay.desk.prove.rows import text_of
 from overlay.patch import Patch, Project, one_target, replaced, variant
+from overlay.source.own_code import of_module
 from overlay.source.source import Tree
 from overlay.source.table import TABLE_FILE, Row
 
@@ -105,7 +106,9 @@ class Toy:
         rows: list[Row] = []
         for name in KINDS:
             patch = Patch(id=f"toy/toylib.{name}", summary="s", why="w", upstream=(), targets=targets)
-            rows += filter(None, [row_of(patch, targets[0], tree, "toylib==1.2.0")])
+            code = of_module(f"toypack.toylib.{name.replace('-', '_')}", tree)
+            found = row_of(patch, targets[0], tree, "toylib==1.2.0")
+            rows += [found.replace(code=code)] if found else []
         self.write(f"toypack/toylib/{TABLE_FILE}", text_of({"toylib==1.2.0": {}}, rows))
 
     def run(self, *arguments: str, **environ: str) -> CompletedProcess[str]:

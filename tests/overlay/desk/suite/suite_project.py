@@ -13,6 +13,7 @@ from command_line import clean
 from fake_upstream import write_files
 
 from overlay.desk.suite.report import read
+from overlay.source.own_code import of_module
 from overlay.source.source import Tree
 
 #: `scale` is wrong, and `offset` right. Nothing imports `other`.
@@ -220,20 +221,22 @@ class Workplace:
             "acme_suite/patches/__init__.py": "",
             "acme_suite/patches/fakesuite/__init__.py": "",
         }
-        tree = Tree(str(self.repository))
-        rows = []
         for name, site in SITES.items():
             text = PATCH.replace("NAME", name).replace("SITE", site)
             files[f"acme_suite/patches/fakesuite/{name}.py"] = text
+        write_files(self.packs, files)
+        tree = Tree(str(self.repository))
+        rows = []
+        for name, site in SITES.items():
             row = {
                 "patch": f"acme/fakesuite.{name}",
                 "target": "fakesuite",
                 "sites": {site: tree.digest(site)},
+                "code": of_module(f"acme_suite.patches.fakesuite.{name}", Tree(str(self.packs))),
             }
             rows.append({**row, "verdict": "apply", "variant": "1", "shown": "passed"})
         table = {"sources": {}, "rows": rows}
-        files["acme_suite/patches/fakesuite/tested.json"] = json.dumps(table)
-        write_files(self.packs, files)
+        write_files(self.packs, {"acme_suite/patches/fakesuite/tested.json": json.dumps(table)})
 
     def git(self, *words: str) -> None:
         """Run a command of git on the repository."""
