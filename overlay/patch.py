@@ -113,6 +113,11 @@ class Variant(Record):
         replaced = (item.site for item in self.replacements)
         return tuple(dict.fromkeys((*replaced, *self.same, *(fact.site for fact in self.facts))))
 
+    def relied_on(self) -> tuple[str, ...]:
+        """Return the sites that must do what they did where it was tested."""
+        called = (fact.site for fact in self.facts if isinstance(fact, Calls))
+        return tuple(site for site in (*self.same, *called) if ":" in site)
+
 
 def replaced(site: str, make: Factory, *, adds: tuple[str, ...] = (), new: bool = False) -> Replacement:
     """Return the replacement of a site. The words are those of `Replacement`."""
@@ -221,6 +226,10 @@ class Patch(Record):
     def modules(self) -> tuple[str, ...]:
         """Return the modules that it would change in any variant, in the order of the file."""
         return tuple(dict.fromkeys(name for target in self.targets for name in target.modules()))
+
+    def known_modules(self) -> set[str]:
+        """Return the modules of all sites that it asks about."""
+        return {site.partition(":")[0] for target in self.targets for site in target.sites()}
 
 
 class Contract(Record):

@@ -14,12 +14,19 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
+from inspect import (
+    CO_OPTIMIZED,
+    Parameter,
+    isasyncgenfunction,
+    iscoroutinefunction,
+    isgeneratorfunction,
+    signature,
+)
 from itertools import islice
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
-from overlay.errors import OverlayError
+from overlay.errors import OverlayError, SourceError
 from overlay.patch import Replacement
 from overlay.runtime.search import ORIGINAL, OWNER, are_held, is_wrapper, rebind, sole_names
 from overlay.runtime.unpickled import mark
@@ -73,6 +80,28 @@ def _own(parent: object, name: str) -> Any:
     except AttributeError:
         # The dictionary of a class is no instance attribute.
         return vars(parent).get(name) if isinstance(parent, type) else None
+
+
+def upstreams(module: object, site: str) -> Any:
+    """Return what stands at a site without our replacements: the function that the first of them got."""
+    found = function_of(current(module, site, inherited=True)[1])
+    while type(found) is FunctionType and OWNER in vars(found) and not is_wrapper(found):
+        found = vars(found).get(ORIGINAL)
+    return found
+
+
+def check_relied_on(module: object, site: str, tree: Tree) -> None:
+    """Raise `ConflictError` if a site has another function than its source, where that can be told."""
+    found = upstreams(module, site)
+    with suppress(SourceError):
+        codes = [] if tree.obstacle(site) else tree.code(tree.chain(site)[-1])
+        codes = [code for code in codes if code.co_flags & CO_OPTIMIZED]  # the rest are classes
+        if found is None or not codes or (type(found) is FunctionType and bare(found.__code__) in codes):
+            return
+        raise ConflictError(
+            f"it relies on {site}, which was replaced by someone else, or its file has changed since it was "
+            f"imported ({describe(found)}); enable overlay first"
+        )
 
 
 def describe(value: object) -> str:
@@ -173,6 +202,7 @@ class InstalledSite:
         #: What stood there, `None` for a name that the patch adds.
         self.before = before
         self.after = after
+        self._code = getattr(function_of(after), "__code__", None)
         #: When a holder of the original took it ("earlier"), empty if nobody holds it any more.
         self.stale = ""
         #: Whether the module has been executed again since, so that this site is past.
@@ -182,6 +212,11 @@ class InstalledSite:
     def in_place(self) -> bool:
         """Whether the site still holds what was put there."""
         return vars(self.parent).get(self.name) is self.after
+
+    @property
+    def was_edited(self) -> bool:
+        """Whether somebody has given the replacement other code, as `%autoreload` of IPython 9 does."""
+        return getattr(function_of(self.after), "__code__", None) != self._code
 
     @property
     def restored(self) -> bool:

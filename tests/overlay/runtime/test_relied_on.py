@@ -1,0 +1,181 @@
+"""A patch relies on functions that it doesn't replace: what stands there at run time counts too."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_upstream import Engines, Upstream, triple
+
+from overlay.errors import PatchError
+from overlay.patch import Calls
+from overlay.runtime.engine import Engine
+
+CORE = """
+import functools
+
+def helper(value):
+    return value + 1
+
+def scale(value, factor=2):
+    helper(value)
+    return value * factor
+
+class Engine:
+    def run(self, value):
+        return value
+
+@functools.lru_cache
+def cached(value):
+    return value
+
+FACTOR = 3
+"""
+#: What the patch relies on: of the last ones nothing can be told at run time.
+SITES = ("fakeup.core:helper", "fakeup.core:Engine.run", "fakeup.core:cached", "fakeup.core:FACTOR")
+
+
+@pytest.fixture
+def engine(upstream: Upstream, engines: Engines) -> Engine:
+    """Return an engine with a patch that relies on all kinds of sites."""
+    upstream.write(core=CORE)
+    return engines(upstream.patch({"fakeup.core:scale": triple}, *SITES))
+
+
+def timed(function: Any) -> Any:
+    """Wrap a function as a timer does, or somebody who corrects its result."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+CHANGES: list[tuple[str, str, Callable[[Any], Any], bool]] = [
+    ("wrapped", "helper", timed, True),
+    ("wrapped by a partial", "helper", functools.partial, True),
+    ("replaced", "helper", lambda _: lambda value: value, False),
+    ("method wrapped", "Engine.run", timed, True),
+    ("method replaced", "Engine.run", lambda _: lambda *_: 0, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("site", "change", "works"), [one[1:] for one in CHANGES], ids=[c[0] for c in CHANGES]
+)
+def test_somebody_replaces_later_what_a_patch_relies_on(
+    upstream: Upstream, engine: Engine, capsys: pytest.CaptureFixture[str],
+    site: str, change: Callable[[Any], Any], works: bool,
+) -> None:  # fmt: skip
+    """Whether the patch still does right cannot be told. A timer on one rank stops no job."""
+    engine.enable(strict=True)
+    core = upstream.load()
+    assert engine.status().patches[0].state == "applied"
+    owner, name = (core.Engine, "run") if "." in site else (core, site)
+    was = vars(owner)[name]
+    setattr(owner, name, change(was))
+    for _ in range(2):
+        (found,) = engine.status().patches
+    assert (found.state, found.in_force) == ("incomplete", works)
+    said = f"fakeup.core:{site} is relied on, and was replaced since by "
+    assert capsys.readouterr().err.count(f"lost fakeup.scale: {said}") == 1
+    setattr(owner, name, was)
+    assert engine.status().patches[0].state == "applied"
+    assert core.scale(1) == 200
+
+
+@pytest.mark.parametrize("site", ["helper", "scale"])
+def test_code_that_is_put_into_a_function_is_seen(
+    upstream: Upstream, engine: Engine, capsys: pytest.CaptureFixture[str], site: str
+) -> None:
+    """As `%autoreload` does, be it in what a patch relies on or in its replacement."""
+    engine.enable()
+    core = upstream.load()
+    engine.status()
+    function, original = vars(core)[site], None
+    edited = {"helper": lambda value: value, "scale": lambda value, factor=2: (value, original)}[site]
+    was, function.__code__ = function.__code__, edited.__code__
+    (found,) = engine.status().patches
+    assert (found.state, found.in_force) == ("incomplete", False)
+    assert f"lost fakeup.scale: fakeup.core:{site} " in capsys.readouterr().err
+    function.__code__ = was
+    assert engine.status().patches[0].state == "applied"
+
+
+@pytest.mark.parametrize("change", [timed, lambda _: lambda value: value, functools.partial])
+def test_what_was_replaced_before_is_a_conflict(
+    upstream: Upstream, engine: Engine, change: Callable[[Any], Any]
+) -> None:
+    core = upstream.load()
+    core.helper = change(core.helper)
+    engine.enable()
+    (found,) = engine.status().patches
+    assert (found.state, found.verdict and found.verdict.verdict) == ("skipped", "conflict")
+    assert "it relies on fakeup.core:helper, which was replaced by someone else" in found.reason
+    assert core.scale(1) == 2
+    engine.disable()
+    with pytest.raises(PatchError, match=r"it relies on fakeup\.core:helper"):
+        engine.enable(strict=True)
+
+
+def test_what_is_as_its_source_says_is_no_conflict(upstream: Upstream, engine: Engine) -> None:
+    """Also if it was imported before, and of what a decorator has made there."""
+    upstream.load()
+    engine.enable(strict=True)
+    assert engine.status().patches[0].state == "applied"
+
+
+def test_a_second_import_of_the_same_source_changes_nothing(upstream: Upstream, engines: Engines) -> None:
+    upstream.write(core=CORE, other="def helper(value):\n    return value\n")
+    engine = engines(upstream.patch({"fakeup.core:scale": triple}, "fakeup.other:helper"))
+    engine.enable(strict=True)
+    other = importlib.import_module("fakeup.other")
+    upstream.load()
+    assert engine.status().patches[0].state == "applied"
+    importlib.reload(other)
+    assert engine.status().patches[0].state == "applied"
+    upstream.write(other="def helper(value):\n    return value + 2  # edited\n")
+    importlib.reload(other)
+    assert "fakeup.other:helper is relied on, and was replaced since by" in engine.status().patches[0].reason
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("order", [1, -1])
+def test_another_patch_may_replace_what_one_relies_on(
+    upstream: Upstream, engines: Engines, order: int, late: bool
+) -> None:
+    upstream.write(core=CORE)
+
+    def more(original: Any, _module: Any) -> Any:
+        def helper(value: Any) -> Any:
+            return original(value) + 1
+
+        return helper
+
+    one = upstream.patch({"fakeup.core:scale": triple}, SITES[0], name="fakeup.scale")
+    other = upstream.patch({"fakeup.core:helper": more}, name="fakeup.helper")
+    engine = engines(*[one, other][::order])
+    core = upstream.load() if late else None
+    engine.enable(strict=True)
+    core = core or upstream.load()
+    assert [one.state for one in engine.status().patches] == ["applied", "applied"]
+    core.helper = timed(core.helper)
+    assert {one.patch: one.in_force for one in engine.status().patches} == {
+        "fakeup.scale": True, "fakeup.helper": True
+    }  # fmt: skip
+
+
+def test_a_function_that_is_relied_on_for_one_call_counts(upstream: Upstream, engines: Engines) -> None:
+    upstream.write(core=CORE)
+    patch = upstream.patch({"fakeup.core:helper": lambda original, _: lambda value: original(value) + 1},
+                           Calls(site="fakeup.core:scale", callee="helper"))  # fmt: skip
+    engine = engines(patch)
+    engine.enable()
+    core = upstream.load()
+    engine.status()
+    core.scale = lambda *_: 0
+    assert not engine.status().patches[0].in_force
