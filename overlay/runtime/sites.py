@@ -143,6 +143,10 @@ def _parts(one: Any, names: frozenset[str]) -> Iterator[tuple[Any, frozenset[str
     if kind is FunctionType:
         asked, attributes = _asked(one.__code__)
         found = [one.__globals__.get(name, sys.modules.get(name)) for name in asked]
+        # A relative import names a module below this package or one above, or the package itself.
+        package = str(one.__globals__.get("__package__") or "").split(".")
+        inside = [".".join(package[: end + 1]) for end in range(len(package))]
+        found += [sys.modules.get(f"{above}.{name}".rstrip(".")) for above in inside for name in asked]
         parts = gc.get_referents(*one.__closure__ or (), one.__defaults__, one.__kwdefaults__)
         yield from ((part, attributes) for part in (*found, *parts))
         yield from ((vars(one).get(name), names) for name in ("__wrapped__", *names))

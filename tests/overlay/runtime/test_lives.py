@@ -213,6 +213,7 @@ def by_text(ours: Any, text: str) -> Any:
     """Return the function `scale` that a module of its own defines, with ours in that module."""
     module = ModuleType("theirs")
     vars(module).update(ours=ours, kept=SimpleNamespace(ours=lambda *_: 0), core=sys.modules["fakeup.core"])
+    vars(module).update(__package__="fakeup")
     sys.modules["fakeup.core"].theirs = ours  # type: ignore[attr-defined]
     exec(f"def scale(value, factor=2):\n    {text}", vars(module))  # noqa: S102 -- with globals of its own
     return vars(module)["scale"]
@@ -278,6 +279,8 @@ def by_class(ours: Any) -> Any:
         (lambda ours: by_text(ours, "return core.theirs(value, factor)"), True),
         (lambda ours: by_text(ours, "import fakeup.core as at; return at.theirs(value, factor)"), True),
         (lambda ours: by_text(ours, "from fakeup import core; return core.theirs(value, factor)"), True),
+        (lambda ours: by_text(ours, "from .core import theirs as at; return at(value, factor)"), True),
+        (lambda ours: by_text(ours, "from . import core; return core.theirs(value, factor)"), True),
         (lambda ours: by_text(ours, "return (lambda: ours(value, factor))()"), True),
         (lambda ours: by_text(ours, "return kept.ours(value, factor)"), False),
         (lambda ours: by_text(ours, "return core.Engine and 0"), False),
@@ -287,7 +290,7 @@ def by_class(ours: Any) -> Any:
         "closure", "class", "kept", "kept apart", "kept by an instance", "side effect",
         "key", "name", "wraps", "twice",
         "partial", "lru_cache", "wrapt", "object", "method", "mock", "list", "default",
-        "attribute of a module", "import", "from import", "nested", "attribute of another",
+        "attribute of a module", "import", "from import", "relative", "relative module", "nested", "attribute of another",
         "another attribute", "another",
     ],
 )  # fmt: skip

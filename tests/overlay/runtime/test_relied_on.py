@@ -73,7 +73,7 @@ def test_somebody_replaces_later_what_a_patch_relies_on(
 ) -> None:  # fmt: skip
     """Whether the patch still does right cannot be told. A timer on one rank stops no job."""
     engine.enable(strict=True)
-    core = upstream.load()
+    core: Any = upstream.load()
     assert engine.status().patches[0].state == "applied"
     owner, name = (core.Engine, "run") if "." in site else (core, site)
     was = vars(owner)[name]
@@ -94,11 +94,11 @@ def test_code_that_is_put_into_a_function_is_seen(
 ) -> None:
     """As `%autoreload` does, be it in what a patch relies on or in its replacement."""
     engine.enable()
-    core = upstream.load()
+    core: Any = upstream.load()
     engine.status()
     function, original = vars(core)[site], None
-    edited = {"helper": lambda value: value, "scale": lambda value, factor=2: (value, original)}[site]
-    was, function.__code__ = function.__code__, edited.__code__
+    edited: dict[str, Any] = {"helper": lambda value: value, "scale": lambda value, factor=2: original}
+    was, function.__code__ = function.__code__, edited[site].__code__
     (found,) = engine.status().patches
     assert (found.state, found.in_force) == ("incomplete", False)
     assert f"lost fakeup.scale: fakeup.core:{site} " in capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_code_that_is_put_into_a_function_is_seen(
 def test_what_was_replaced_before_is_a_conflict(
     upstream: Upstream, engine: Engine, change: Callable[[Any], Any]
 ) -> None:
-    core = upstream.load()
+    core: Any = upstream.load()
     core.helper = change(core.helper)
     engine.enable()
     (found,) = engine.status().patches
@@ -159,7 +159,7 @@ def test_another_patch_may_replace_what_one_relies_on(
     one = upstream.patch({"fakeup.core:scale": triple}, SITES[0], name="fakeup.scale")
     other = upstream.patch({"fakeup.core:helper": more}, name="fakeup.helper")
     engine = engines(*[one, other][::order])
-    core = upstream.load() if late else None
+    core: Any = upstream.load() if late else None
     engine.enable(strict=True)
     core = core or upstream.load()
     assert [one.state for one in engine.status().patches] == ["applied", "applied"]
@@ -175,7 +175,7 @@ def test_a_function_that_is_relied_on_for_one_call_counts(upstream: Upstream, en
                            Calls(site="fakeup.core:scale", callee="helper"))  # fmt: skip
     engine = engines(patch)
     engine.enable()
-    core = upstream.load()
+    core: Any = upstream.load()
     engine.status()
     core.scale = lambda *_: 0
     assert not engine.status().patches[0].in_force
