@@ -176,9 +176,10 @@ def _attributes(one: Any, names: frozenset[str]) -> Iterator[tuple[Any, frozense
             if type(raw) is MemberDescriptorType:
                 with suppress(AttributeError, TypeError):
                     yield raw.__get__(one), names
+            elif type(raw) is classmethod or (type(raw) is FunctionType and owner is not one):
+                yield MethodType(function_of(raw), one), names
             elif raw is not None:
-                bound = type(raw) is FunctionType and owner is not one
-                yield MethodType(raw, one) if bound else raw, names
+                yield raw, names
 
 
 def _asked(code: CodeType) -> tuple[set[str], frozenset[str]]:

@@ -12,7 +12,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import Mock
 
 import pytest
@@ -219,6 +219,19 @@ def by_text(ours: Any, text: str) -> Any:
     return vars(module)["scale"]
 
 
+class Registry:
+    kept: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def original(cls, name: str) -> Any:
+        return cls.kept[name]
+
+
+def by_registry(ours: Any) -> Any:
+    Registry.kept["scale"] = ours
+    return lambda value, factor=2: Registry.original("scale")(value, factor)
+
+
 class Timed:
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -276,6 +289,7 @@ def by_class(ours: Any) -> Any:
         (lambda ours: Mock(wraps=ours), True),
         (by_list, True),
         (lambda ours: lambda value, factor=2, ours=ours: ours(value, factor), True),
+        (by_registry, True),
         (lambda ours: by_text(ours, "return core.theirs(value, factor)"), True),
         (lambda ours: by_text(ours, "import fakeup.core as at; return at.theirs(value, factor)"), True),
         (lambda ours: by_text(ours, "from fakeup import core; return core.theirs(value, factor)"), True),
@@ -290,7 +304,8 @@ def by_class(ours: Any) -> Any:
         "closure", "class", "kept", "kept apart", "kept by an instance", "side effect",
         "key", "name", "wraps", "twice",
         "partial", "lru_cache", "wrapt", "object", "method", "mock", "list", "default",
-        "attribute of a module", "import", "from import", "relative", "relative module", "nested", "attribute of another",
+        "registry", "attribute of a module", "import", "from import", "relative", "relative module",
+        "nested", "attribute of another",
         "another attribute", "another",
     ],
 )  # fmt: skip
