@@ -227,10 +227,6 @@ class Patch(Record):
         """Return the modules that it would change in any variant, in the order of the file."""
         return tuple(dict.fromkeys(name for target in self.targets for name in target.modules()))
 
-    def known_modules(self) -> set[str]:
-        """Return the modules of all sites that it asks about."""
-        return {site.partition(":")[0] for target in self.targets for site in target.sites()}
-
 
 class Contract(Record):
     """What a patch promises, as properties that are tried on fresh inputs, on a CPU, in seconds.

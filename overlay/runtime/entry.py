@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import sys
-from types import FunctionType
+from functools import partial
+from operator import is_
 
 from overlay import log
 from overlay.effect import Effect, effect_of
 from overlay.ledger import PatchStatus, SiteStatus
 from overlay.model.text import counted
 from overlay.patch import Patch, Replacement
-from overlay.runtime.sites import InstalledSite, current, describe, holds, run_as, take_out, upstreams
+from overlay.runtime.sites import (
+    InstalledSite,
+    code_at,
+    current,
+    describe,
+    function_of,
+    has_code,
+    holds,
+    run_as,
+    take_out,
+    upstreams,
+)
 from overlay.source.decide import variant_of
 from overlay.source.registry import module_of
 from overlay.verdict import TargetVerdict, Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
 
 #: States of a patch that is left out: it may come back only if its project turns up later in the session.
 ENDED = ("failed", "skipped")
@@ -29,8 +45,8 @@ class Entry:
         self.reason = ""
         #: In one of the states `ENDED`, what it came to: a verdict, `failed` or `incomplete`.
         self.outcome = ""
-        #: What the sites that it relies on had when they were first looked at, and its code then.
-        self._relied_on: dict[str, tuple[object, object]] = {}
+        #: The code of the functions that it relies on, by their sites.
+        self._relied_on: dict[str, list[CodeType]] = {}
         #: Every site that was put in place and not taken out, also in an earlier execution of its module.
         self.installed: list[InstalledSite] = []
         self._announced = False
@@ -43,14 +59,6 @@ class Entry:
             return []
         found = [(target, variant_of(self.patch, target)) for target in self.verdict.targets]
         return [(target, one) for target, variant in found if variant for one in variant.replacements]
-
-    def relied_on(self) -> list[tuple[TargetVerdict, str, object]]:
-        """Return the sites that it relies on for what it replaces, with their modules if those are there."""
-        targets = self.verdict.targets if self.sites() and self.verdict is not None else ()
-        variants = [(target, variant_of(self.patch, target)) for target in targets]
-        sites = [(target, site) for target, variant in variants if variant for site in variant.relied_on()]
-        found = [(target, site, sys.modules.get(site.partition(":")[0])) for target, site in sites]
-        return [each for each in found if each[2] is not None]
 
     def holds(self, module: object, site: str) -> bool:
         """Return whether a site of this very module object has our replacement, be it by inheritance."""
@@ -144,7 +152,7 @@ class Entry:
                 state = "applied"
                 if here is None:
                     lost = f"was replaced since by {describe(raw)}"
-                    wrapped = any(holds(raw, item.after) for item in mine)
+                    wrapped = any(holds(raw, partial(is_, function_of(item.after))) for item in mine)
                 elif here.was_edited:
                     lost = f"has other code since, {describe(raw)}"
                 elif here.stale:
@@ -152,21 +160,27 @@ class Entry:
             state = "incomplete" if held or lost else state
             status = SiteStatus(site=site, project=target.project, state=state, wrapped=wrapped and not held)
             found.append((status, held, lost))
-        return [*found, *self._changed()]
+        return [*found, *(self.changed() if self.installed else ())]
 
-    def _changed(self) -> list[tuple[SiteStatus, str, str]]:
-        """Return the same of functions that it relies on, if somebody has replaced them since."""
+    def changed(self) -> list[tuple[SiteStatus, str, str]]:
+        """Return the same of the functions that it relies on and that somebody has replaced."""
         found = []
-        for target, site, module in self.relied_on() if self.installed else ():
+        targets = self.verdict.targets if self.sites() and self.verdict is not None else ()
+        variants = [(target, variant_of(self.patch, target)) for target in targets]
+        for target, site in [(target, site) for target, one in variants if one for site in one.relied_on()]:
+            module = sys.modules.get(site.partition(":")[0])
             now = upstreams(module, site)
-            code = getattr(now, "__code__", None)
-            was, its_code = self._relied_on.setdefault(site, (now, code)) if now is not None else (None, None)
-            # A module that is executed again, from the same source, has the same code.
-            if type(was) is FunctionType and not (type(now) is FunctionType and code == its_code):
+            if now is None:  # its module has not been imported, or not yet so far
+                continue
+            if site not in self._relied_on:
+                self._relied_on[site] = code_at(module, site)
+            codes = self._relied_on[site]
+            # A module that is executed again from the same source has the same code.
+            if codes and not has_code(now, codes):
                 raw = current(module, site, inherited=True)[1]
-                wrapped = now is not was and holds(raw, was)
-                status = SiteStatus(site=site, project=target.project, state="incomplete", wrapped=wrapped)
-                found.append((status, "", f"is relied on, and was replaced since by {describe(raw)}"))
+                calls = holds(raw, partial(has_code, codes=codes))
+                status = SiteStatus(site=site, project=target.project, state="incomplete", wrapped=calls)
+                found.append((status, "", f"is relied on, and was replaced by {describe(raw)}"))
         return found
 
     def _copies(self, site: str) -> list[tuple[object, list[InstalledSite]]]:

@@ -22,7 +22,7 @@ from overlay.model.record import TYPE_CHECKING
 from overlay.patch import Patch
 from overlay.runtime.entry import ENDED, Entry
 from overlay.runtime.finder import FirstFinder, spec_of
-from overlay.runtime.sites import ConflictError, InstalledSite, check_relied_on, prepare, put, run_as
+from overlay.runtime.sites import ConflictError, InstalledSite, prepare, put, run_as
 from overlay.source.decide import decide_all
 from overlay.source.registry import PACK, module_of
 from overlay.source.selection import Selection, in_order
@@ -89,8 +89,7 @@ class Session:
             for module in entry.patch.modules():
                 self._watched.setdefault(module, []).append(entry)
         #: Modules that may have been executed before: anybody may hold functions of an earlier execution.
-        asked = {name for entry in self.entries.values() for name in entry.patch.known_modules()}
-        self._executed_before = _perhaps_imported(asked)
+        self._executed_before = _perhaps_imported(self._watched)
         self._finder = finder
         finder.watch(frozenset(self._watched), self._imported, self.catch_up_late)
 
@@ -255,9 +254,8 @@ class Session:
         try:
             load_effect(module_of(entry.patch.id))
             tree = self._source()
-            for _, site, there in entry.relied_on():
-                if site.partition(":")[0] in self._executed_before:
-                    check_relied_on(there, site, tree)
+            for status, _, what in entry.changed() if not entry.installed else ():
+                raise ConflictError(f"{status.site} {what}; enable overlay first")  # noqa: TRY301
             sites = [prepare(entry.patch.id, module, item, tree) for item in missing]
             self._put(entry, sites, first=name not in self._executed_before)
         except PatchError:

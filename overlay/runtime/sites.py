@@ -90,18 +90,29 @@ def upstreams(module: object, site: str) -> Any:
     return found
 
 
-def check_relied_on(module: object, site: str, tree: Tree) -> None:
-    """Raise `ConflictError` if a site has another function than its source, where that can be told."""
+def code_at(module: object, site: str) -> list[CodeType]:
+    """Return the code that a function has at a site by its source, none if that cannot be told.
+
+    It cannot of a class, of what a decorator made, or of a name that is bound twice.
+    """
     found = upstreams(module, site)
+    if type(found) is FunctionType and not is_wrapper(found):
+        # Nothing need be read for a function that says that it is from there.
+        place = (getattr(module, "__name__", None), getattr(module, "__file__", None))
+        if (found.__module__, found.__code__.co_filename) == place:
+            return [found.__code__]
     with suppress(SourceError):
+        tree = Tree()
         codes = [] if tree.obstacle(site) else tree.code(tree.chain(site)[-1])
-        codes = [code for code in codes if code.co_flags & CO_OPTIMIZED]  # the rest are classes
-        if found is None or not codes or (type(found) is FunctionType and bare(found.__code__) in codes):
-            return
-        raise ConflictError(
-            f"it relies on {site}, which was replaced by someone else, or its file has changed since it was "
-            f"imported ({describe(found)}); enable overlay first"
-        )
+        return [code for code in codes if code.co_flags & CO_OPTIMIZED]  # the rest are classes
+    return []
+
+
+def has_code(function: object, codes: Sequence[CodeType]) -> bool:
+    """Return whether this is a function with one of these codes, wherever it is from."""
+    return type(function) is FunctionType and (
+        function.__code__ in codes or bare(function.__code__) in map(bare, codes)
+    )
 
 
 def describe(value: object) -> str:
@@ -119,16 +130,16 @@ def describe(value: object) -> str:
     return f"{function.__module__}:{name}, {code.co_filename}:{code.co_firstlineno}"
 
 
-def holds(value: object, inner: object) -> bool:
-    """Return whether an object holds another where its code looks for it, as a wrapper does.
+def holds(value: object, is_wanted: Callable[[object], bool]) -> bool:
+    """Return whether an object holds what is wanted where its code looks for it, as a wrapper does.
 
     Of modules, classes and instances it is asked only for what is named by the code that has them.
     """
-    wanted, seen = function_of(inner), set[tuple[object, ...]]()
+    seen = set[tuple[object, ...]]()
     waiting: list[tuple[Any, frozenset[str]]] = [(value, frozenset())]
     for given, names in waiting:  # it grows
         one = function_of(given)
-        if one is wanted:
+        if is_wanted(one):
             return True
         key = (id(one.__func__), id(one.__self__)) if type(one) is MethodType else (id(one), names)
         if key not in seen and len(seen) < _MOST_BEHIND:

@@ -81,7 +81,7 @@ def test_somebody_replaces_later_what_a_patch_relies_on(
     for _ in range(2):
         (found,) = engine.status().patches
     assert (found.state, found.in_force) == ("incomplete", works)
-    said = f"fakeup.core:{site} is relied on, and was replaced since by "
+    said = f"fakeup.core:{site} is relied on, and was replaced by "
     assert capsys.readouterr().err.count(f"lost fakeup.scale: {said}") == 1
     setattr(owner, name, was)
     assert engine.status().patches[0].state == "applied"
@@ -115,10 +115,10 @@ def test_what_was_replaced_before_is_a_conflict(
     engine.enable()
     (found,) = engine.status().patches
     assert (found.state, found.verdict and found.verdict.verdict) == ("skipped", "conflict")
-    assert "it relies on fakeup.core:helper, which was replaced by someone else" in found.reason
+    assert "fakeup.core:helper is relied on, and was replaced by " in found.reason
     assert core.scale(1) == 2
     engine.disable()
-    with pytest.raises(PatchError, match=r"it relies on fakeup\.core:helper"):
+    with pytest.raises(PatchError, match=r"fakeup\.core:helper is relied on"):
         engine.enable(strict=True)
 
 
@@ -140,7 +140,7 @@ def test_a_second_import_of_the_same_source_changes_nothing(upstream: Upstream, 
     assert engine.status().patches[0].state == "applied"
     upstream.write(other="def helper(value):\n    return value + 2  # edited\n")
     importlib.reload(other)
-    assert "fakeup.other:helper is relied on, and was replaced since by" in engine.status().patches[0].reason
+    assert "fakeup.other:helper is relied on, and was replaced by" in engine.status().patches[0].reason
 
 
 @pytest.mark.parametrize("late", [False, True])
