@@ -32,7 +32,8 @@ class Guard:
         if name not in self._names:
             return None
         for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target) if finder is not self else None
+            find = getattr(finder, "find_spec", None) if finder is not self else None
+            spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 spec.loader = spec.loader and Loader(spec.loader)  # type: ignore[assignment]
                 return spec
