@@ -1,25 +1,31 @@
 """`overlay run`: starts a command in which every Python process is armed.
 
 What can be wrong is looked for before anything starts: settings, selection, packs and pin, and whether the
-Python that the command runs in is armed at all. What a script starts cannot be known before; a guard
-(`launch.guard`) looks at each Python as it starts.
+Python that the command runs in is armed at all. What a script starts cannot be known: what it writes out is
+looked at, and the log says what was.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from shutil import which
 from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
+from overlay.desk.shell import pythons_of
 from overlay.errors import OverlayError, SelectionError
-from overlay.launch.doctor import PACKAGE, Reply, ask, refusal
-from overlay.launch.interpreter import Interpreter, behind_starters, interpreter_of, of_shell, shell_of
+from overlay.launch.doctor import Reply, ask, refusal
+from overlay.launch.interpreter import (
+    Interpreter,
+    behind_starters,
+    interpreter_of,
+    is_python,
+    of_shell,
+    shell_of,
+)
 from overlay.model import settings
-from overlay.patch import Patch
 from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
 from overlay.source.registry import load_patches
@@ -30,6 +36,10 @@ EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 _WITH_VALUE = ("--patches", "--pin")
 _UNTOLD = (
     "What to do: put `overlay run` behind it, right before the Python or the script that it starts; or set "
+    "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
+)
+_IN_SCRIPT = (
+    "What to do: put `overlay run` into the script, right before the Python that it starts; or set "
     "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
 )
 _HOSTS = (
@@ -83,7 +93,6 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
             environ = _environment(arguments)
             if status := _refused(arguments.words, environ):
                 return status
-            environ |= _guarded(environ)
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
     try:
@@ -134,21 +143,27 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
     if known is None:
         _check(environ)  # the command may start any Python, this one among them
         unsure = _unsure(words, environ)
-        if not unsure:
-            return 0
-        if not (settings.strict(environ=environ) or settings.pin(environ)):
-            say(f"the command is started anyway: {unsure}")
-            return 0
-        say(f"the command was not started, because the job is strict or pinned: {unsure}")
-        return EXIT_LOUD
-    status, reason, answer = _asked(known, environ)
-    if answer is not None and not answer.other:
-        _check(environ)
-    if not reason:
+    else:
+        status, reason, answer = _asked(known, environ)
+        if answer is not None and not answer.other:
+            _check(environ)
+        if reason:
+            why = ", because its Python would not be patched" if status != EXIT_NO_COMMAND else ""
+            say(f"the command was not started{why}: {reason}")
+            return status
+        unsure = _given(words, environ)
+    if not unsure:
         return 0
-    why = ", because its Python would not be patched" if status != EXIT_NO_COMMAND else ""
-    say(f"the command was not started{why}: {reason}")
-    return status
+    if not _held(environ):
+        say(f"the command is started anyway: {unsure}")
+        return 0
+    say(f"the command was not started, because the job is strict or pinned: {unsure}")
+    return EXIT_LOUD
+
+
+def _held(environ: dict[str, str]) -> bool:
+    """Return whether the job is strict or pinned."""
+    return bool(settings.strict(environ=environ) or settings.pin(environ))
 
 
 def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str, Reply | None]:
@@ -163,6 +178,23 @@ def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str,
     return EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer), answer
 
 
+def _given(command: Sequence[str], environ: dict[str, str]) -> str:
+    """Return what may go wrong if a command of Python starts another Python, which is among its words."""
+    command, _ = behind_starters(command, environ.get("PATH"))
+    if os.path.basename(command[0]) == "ray":  # which starts it on the cluster
+        return ""
+    for at in range(1, len(command) - 1):
+        starts = command[at + 1] in ("-c", "-m") or command[at + 1].endswith(".py")
+        other = (
+            interpreter_of(command[at:], environ.get("PATH")) if starts and is_python(command[at]) else None
+        )
+        _, reason, _ = _asked(other, environ) if other else (0, "", None)
+        if reason:
+            what = f"{command[0]} may start {command[at]}, which would run without patches"
+            return f"{what}: {reason}. {_UNTOLD}"
+    return ""
+
+
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with a command that is no Python: it starts one, and not a patched one."""
     path = environ.get("PATH")
@@ -172,49 +204,32 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         there = which(command[0], path=path)  # else the command itself will say that it is not
         way_out = _HOSTS if os.path.basename(program) == "deepspeed" else _UNTOLD
         return f"overlay cannot tell which Python {program} starts. {way_out}" if there else ""
-    for interpreter in of_shell(shell, environ):
-        _, reason, _ = _asked(interpreter.replace(behind=(*env, *interpreter.behind)), environ)
+    programs, untold = pythons_of(behind, shell, path)
+    written = [interpreter_of([program], path) for program in programs]
+    patched = []
+    for one in [*of_shell(shell, environ), *filter(None, written)]:
+        _, reason, answer = _asked(one.replace(behind=(*env, *one.behind)), environ)
         if reason:
-            name = os.path.basename(interpreter.path)
-            return f"{command[0]} may start any Python, and `{name}` would run without patches: {reason}"
+            return f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
+        patched += [f"`{one.path}`"] if answer else []
+    if untold:
+        return f"overlay cannot tell which Python {command[0]} starts, because of `{untold}`. {_IN_SCRIPT}"
+    if _held(environ):
+        named = f"{', '.join(dict.fromkeys(patched))} would be patched" if patched else "it names none"
+        say(f"of the Pythons that {command[0]} may start, {named}; overlay checks no other")
     return ""
 
 
-def _check(environ: Mapping[str, str]) -> dict[str, Patch]:
-    """Return all patches. Raises `OverlayError` if this installation cannot be enabled in an environment."""
-    settings.log_level(environ)
-    # Each process of the command says by itself what is odd about its settings.
-    with _within({**environ, "OVERLAY_LOG": "error"}):
+def _check(environ: dict[str, str]) -> None:
+    """Raise `OverlayError` if a process of this installation could not be enabled in an environment."""
+    before = dict(os.environ)
+    try:
+        settings.log_level(environ)
+        # Each process of the command says by itself what is odd about its settings.
+        os.environ.update({**environ, "OVERLAY_LOG": "error"})
         engine = Engine()
         engine.enable()
         engine.disable()
-        return engine.known()
-
-
-def _guarded(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which the guard looks at every Python that starts under an environment."""
-    if settings.asked(environ=environ) == ["none"]:
-        return {}
-    try:
-        patches = _check(environ)
-    except OverlayError:  # the command has an overlay of its own
-        patches = load_patches()
-    projects = {target.project.marker for patch in patches.values() for target in patch.targets}
-    # A package may share its top level. Workers run in Ray's Python, and often with another PYTHONPATH.
-    names = sorted({"ray", *(marker.rpartition(".")[0] for marker in projects)})
-    guard, path = os.path.join(PACKAGE, "launch", "guard"), environ.get("PYTHONPATH", "")
-    if path.split(os.pathsep)[0] != guard:
-        path = os.pathsep.join([guard, *filter(None, [path])])
-    return {settings.GUARDED: ",".join(names), "PYTHONPATH": path}
-
-
-@contextmanager
-def _within(environ: Mapping[str, str]) -> Iterator[None]:
-    """Have an environment in place of this process's own."""
-    before = dict(os.environ)
-    try:
-        os.environ.update(environ)
-        yield
     finally:
         os.environ.clear()
         os.environ.update(before)

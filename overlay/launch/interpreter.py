@@ -18,6 +18,8 @@ STARTERS = (
 )  # fmt: skip
 #: Words before that command which are also names of programs.
 _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
+#: Programs of Python that start a job's processes, by default in their own Python.
+LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
 #: Programs of Python that start a command in another environment or on another machine; of Ray, commands.
 _ELSEWHERE = ("conda", "dstack", "hatch", "mamba", "nox", "pdm", "pipenv", "poetry", "sky", "torchx", "tox")
 _RAY_ELSEWHERE = ("exec", "submit", "up")
@@ -47,7 +49,7 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
     words, env = behind_starters(words, path)
     command = () if _starts_elsewhere(words) else _runner(words, path)
-    program = which(command[0], path=path) if command and _is_python(command[0]) else None
+    program = which(command[0], path=path) if command and is_python(command[0]) else None
     if program is None:
         return None
     # `env` may set another PATH: it is to find a bare name itself.
@@ -84,7 +86,7 @@ def _runner(words: Sequence[str], path: str | None) -> Sequence[str]:
     program = which(words[0], path=path) if words else None
     if program is None:
         return ()
-    return words if _is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
+    return words if is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
 
 
 def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[str], tuple[str, ...]]:
@@ -103,7 +105,7 @@ def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[st
     return words, env
 
 
-def _is_python(program: str) -> bool:
+def is_python(program: str) -> bool:
     """Return whether a program has a name of Python's, such as `python3.12`."""
     name = os.path.basename(program)
     return name.startswith("python") and not name.removeprefix("python").strip("0123456789.t")

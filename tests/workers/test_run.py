@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from worksite import PATCHED, PROBE, Venv
 
 PACK = {"OVERLAY_PACKS": "acme"}
 RAN = ("-c", "print('ran')")
+#: What is said of a script of a strict job, the Pythons of which would be patched.
+CHECKED = "of the Pythons that {} may start, `python`, `python3` would be patched; overlay checks no other\n"
 
 
 def run(venv: Venv, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -37,9 +40,7 @@ def program(path: Path, text: str) -> str:
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Venv:
     """Return another environment, in which there is no overlay."""
-    venv = Venv(tmp_path_factory.mktemp("other") / "venv", linked=False)
-    (venv.folder / "bin/activate").write_text(f"PATH={venv.folder}/bin:$PATH\n")
-    return venv
+    return Venv(tmp_path_factory.mktemp("other") / "venv", linked=False)
 
 
 def selected(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -161,7 +162,7 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
     worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:
     done = run(worksite, "--strict", "sh", "-c", "echo ran")
-    assert (done.stdout, done.stderr) == ("ran\n", "")
+    assert (done.stdout, done.stderr) == ("ran\n", f"overlay: {CHECKED.format('sh')}")
     # A script that starts `python3` gets another one than a script that starts `python`.
     program(tmp_path / "python3", f'#!/bin/sh\nexec {other.python} "$@"\n')
     file = str(tmp_path / "overlay.lock")
@@ -198,6 +199,103 @@ def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither
     words = [launcher, str(worksite.python), "-m", "overlay", "run", "--strict", "python", *RAN]
     done = worksite.run("-c", f"import os; os.execv({launcher!r}, {words!r})", **worksite.on_path())
     assert (done.stdout, done.stderr) == ("ran\n", "")
+
+
+#: Lines of a script: `BINS` has programs, `OURS` is an environment with overlay, and `OTHER` one without.
+HEALTHY = (
+    "", "# ray start", ": x/deepspeed", ". OURS/bin/activate", "false && . /not/there/bin/activate",
+    "[ -f .venv/bin/activate ] && source .venv/bin/activate", "cd FOLDER; . ours/bin/activate",
+    "L=(absent run python3)", "BINS/pipenv install", "uv pip list", "$(dirname $(which python))/python -V",
+    'command -v mamba && eval "$(mamba shell hook)" && mamba $X', "PATH=BINS:$PATH",
+    "for v in no OURS; do [ -f $v/bin/activate ] && . $v/bin/activate; done", "echo OTHER/bin/pythonic",
+    ": $'it\\'s' # don't", "B=OURS/bin; f() { $B/python -V; }; f", "curl x | bash",
+    "OURS/bin/python -V", "echo 'not closed", "deepspeed x.py",
+)  # fmt: skip
+DIFFERENT = (
+    "true || accelerate launch x.py", 'source "OTHER/bin/activate"', "if true; then . OTHER/bin/activate; fi",
+    "echo start; . OTHER/bin/activate", "bash -c 'echo x; . OTHER/bin/activate'",
+    "grep -q ' # x' /etc/hostname; BINS/accelerate", "PATH=OTHER/bin:$PATH",
+    "P=OTHER/bin/python; true || $P x.py",
+    "bash BINS/nested.sh", 'eval "true || OTHER/bin/python x.py"', "true || $(which accelerate) launch x.py",
+    "f() { accelerate launch; }", "true || mpirun -n 2 accelerate launch x.py", ". other/bin/activate",
+    "if true; then P=OTHER/bin/python; fi; true || $P x.py", "true || python3.99 x.py",
+    'true || bash "$(dirname "$0")/bin/nested.sh"', ". ./bin/nested.sh", "./other/bin/python -V",
+    "export PATH=OTHER/bin${PATH:+:${PATH}}", "true || env PATH=OTHER/bin python x.py",
+    "cat <<X\nOTHER/bin/python x.py\nX",
+)  # fmt: skip
+UNTOLD = (
+    'L=(python3)\n[ -n "$X" ] && L=(uv run python3)\ntrue || "${L[@]}" x.py',
+    "true || uv -v run x.py", "printf x | uv run x.py", "true || pipenv run python3",
+    ". FOLDER/conda.sh; true || conda activate x", 'eval "$($UNKNOWN/conda hook)"; true || conda activate x',
+)  # fmt: skip
+#: What a search of the text doesn't find. The log says that nothing else was checked.
+NOT_CHECKED = (
+    "true || . $NAME/bin/activate", "B=BINS; true || $B/accelerate launch", "cd OTHER; . bin/activate",
+    "make", "ssh host x.py", "alias python=$X",
+)  # fmt: skip
+
+
+def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
+    worksite: Venv, other: Venv, tmp_path: Path
+) -> None:
+    bins, script = tmp_path / "bin", tmp_path / "run.sh"
+    bins.mkdir()
+    # As in a virtual environment on top of an image, which has Python, and the launchers of the image.
+    for name in ("accelerate", "ray", "python3.99"):
+        program(bins / name, f"#!{other.python}\n")
+    (bins / "python3.99").unlink()
+    (bins / "python3.99").symlink_to(other.python)
+    for name in ("deepspeed", "mpirun", "pipenv", "uv"):
+        program(bins / name, "#!/bin/sh\n")
+    program(bins / "nested.sh", "#!/bin/sh\ntrue || accelerate launch\n")
+    for name, venv in (("ours", worksite), ("other", other)):
+        (venv.folder / "bin/activate").write_text("")
+        (tmp_path / name).symlink_to(venv.folder)
+    (tmp_path / "conda.sh").write_text("")
+    path = f"{bins}:{worksite.on_path()['PATH']}"
+    known = {"BINS": bins, "FOLDER": tmp_path, "OURS": worksite.folder, "OTHER": other.folder}
+
+    def said(text: str) -> str:
+        for name, value in known.items():
+            text = re.sub(rf"\b{name}\b", str(value), text)
+        script.write_text(f"{text}\n")
+        command = [str(worksite.python), "-m", "overlay", "run", "--strict", "bash", str(script)]
+        code = f"import os; os.chdir({str(tmp_path)!r}); os.execv({command[0]!r}, {command!r})"
+        done = worksite.run("-c", code, PATH=path, NAME=str(other.folder))
+        return done.stderr
+
+    checked = "of the Pythons that bash may start, `python`, `python3`"
+    assert [text for text in HEALTHY if f"overlay: {checked}" not in said(text)] == []
+    assert [text for text in DIFFERENT if "is a different Python, without" not in said(text)] == []
+    assert [text for text in UNTOLD if "overlay cannot tell which Python bash starts" not in said(text)] == []
+    for text in NOT_CHECKED:
+        assert f"{checked} would be patched; overlay checks no other" in said(text)
+    # It says what it cannot tell, and what it has found.
+    assert "because of `uv -v run`. What to do: put `overlay run` into the script" in said(UNTOLD[1])
+    assert f"{checked}, `{worksite.folder}/bin/python` would be patched" in said(HEALTHY[3])
+
+
+def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_path: Path) -> None:
+    command = f"{worksite.python} -m overlay run --strict bash"
+    done = worksite.run(
+        "-c", "import os, sys; os.execvp('bash', ['bash', '-c', sys.argv[1]])",
+        f"{command} <(echo echo ran)", **worksite.on_path(),
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
+    os.mkfifo(tmp_path / "fifo")
+    script = program(tmp_path / "x.sh", "echo ran\n")
+    assert run(worksite, "--strict", "bash", script, str(tmp_path / "fifo")).stdout == "ran\n"
+
+
+def test_the_script_that_a_shell_reads_is_read(worksite: Venv, other: Venv, tmp_path: Path) -> None:
+    """Its standard input, or a file."""
+    (tmp_path / "install").write_text(f"true || {other.python} x.py\n")
+    for words in ("bash < install", "bash -s x < install", "bash -eo pipefail install", "bash -- install"):
+        done = worksite.run(
+            "-c", "import os, sys; os.chdir(sys.argv[1]); os.execvp('bash', ['bash', '-c', sys.argv[2]])",
+            str(tmp_path), f"{worksite.python} -m overlay run --strict {words}", **worksite.on_path(),
+        )  # fmt: skip
+        assert f"{other.python} is a different Python" in done.stderr, words
 
 
 @pytest.mark.parametrize(
@@ -256,7 +354,9 @@ def test_a_shell_is_asked_for_what_it_finds_after_its_start(
     paths = {venv: f"export PATH={venv.on_path()['PATH']}\n" for venv in (worksite, other)}
     profile.write_text(f"echo hello\n{paths[worksite]}")
     done = run(worksite, "--strict", *words, **environ)
-    assert (done.stdout.split()[-1], done.stderr) == ("ran", "")
+    assert (done.stdout.split()[-1], "may start, `python`, `python3` would be patched" in done.stderr) == (
+        "ran", True
+    )  # fmt: skip
     function = f'python() {{ {other.python} "$@"; }}\nexport -f python\n'
     alias = f"shopt -s expand_aliases\nalias python={other.python}\n"
     for text in (paths[other], paths[worksite] + function, paths[worksite] + alias):
@@ -297,10 +397,27 @@ def test_env_finds_the_python_by_the_path_that_it_sets(worksite: Venv, other: Ve
             assert f"{other.folder}/bin/python is a different Python, without overlay" in done.stderr
 
 
+def test_a_word_that_starts_nothing_is_not_asked(worksite: Venv, other: Venv) -> None:
+    script = program(worksite.folder / "job.py", "print('ran')\n")
+    words = [str(worksite.python), script, "--langs", "java", "python", "--no-p", "test"]
+    done = run(worksite, "--strict", *words, **other.on_path())
+    assert (done.stdout, done.stderr) == ("ran\n", "")
+
+
 def test_an_empty_command_is_told_so(worksite: Venv) -> None:
     done = run(worksite, "", "python", *RAN)
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no COMMAND" in done.stderr
+
+
+def test_a_python_among_the_words_of_a_launcher_is_asked_too(worksite: Venv, other: Venv) -> None:
+    launcher = program(worksite.folder / "bin/accelerate", f"#!{worksite.python}\nprint('ran')\n")
+    for words in (["launch", "--no_python"], ["exec"]):
+        command = [launcher, *words, str(other.python), "x.py"]
+        what = f"{launcher} may start {other.python}, which would run without patches: {other.python} is "
+        assert f"strict or pinned: {what}" in refused(worksite, "--strict", *command)
+        assert f"the command is started anyway: {what}" in run(worksite, *command).stderr
+        assert run(worksite, "--strict", launcher, *words, "python", "x.py").stdout == "ran\n"
 
 
 def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:
