@@ -170,7 +170,8 @@ class Entry:
         for target, site in [(target, site) for target, one in variants if one for site in one.relied_on()]:
             module = sys.modules.get(site.partition(":")[0])
             now = upstreams(module, site)
-            if now is None:  # its module has not been imported, or not yet so far
+            # A module that is still being executed may give the name something else.
+            if now is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
                 continue
             if site not in self._relied_on:
                 self._relied_on[site] = code_at(module, site)

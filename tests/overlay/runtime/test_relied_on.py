@@ -179,3 +179,27 @@ def test_a_function_that_is_relied_on_for_one_call_counts(upstream: Upstream, en
     engine.status()
     core.scale = lambda *_: 0
     assert not engine.status().patches[0].in_force
+
+
+def test_a_module_that_is_still_being_executed_is_looked_at_later(
+    upstream: Upstream, engines: Engines
+) -> None:
+    """It may yet give the name another function."""
+    other = """
+        def helper(value):
+            return value
+
+        from fakeup import core
+
+        def made(function):
+            return lambda value: function(value)
+
+        helper = made(helper)
+        """
+    upstream.write(core=CORE, other=other)
+    engine = engines(upstream.patch({"fakeup.core:scale": triple}, "fakeup.other:helper"))
+    engine.enable(strict=True)
+    found: Any = importlib.import_module("fakeup.other")
+    assert engine.status().patches[0].state == "applied"
+    found.helper = lambda _: 0
+    assert engine.status().patches[0].state == "incomplete"
