@@ -19,7 +19,8 @@ _SCRIPT = re.compile(r"[\w./~+-]+\.sh\b")
 _NAMED = re.compile(
     rf"(?<![\w$}}./~+-])((?:[\w.~+-]*/)*)(python[\d.]*|activate|{'|'.join(LAUNCHERS)})(?![\w./-])"
 )
-_PATH = re.compile(r"\bPATH=([^\s;&|]+)")
+#: What comes before the PATH that there was: what comes after it is found last.
+_PATH = re.compile(r"\bPATH=((?:(?!\$\{?PATH)[^\s;&|])+)")
 #: What chooses an environment by its name, or by the folder.
 _ENVIRONMENT = re.compile(
     r"\b(?:(conda|mamba|micromamba)\b[^\n;&|]*\b(?:activate|run)"

@@ -210,6 +210,7 @@ HEALTHY = (
     "for v in no OURS; do [ -f $v/bin/activate ] && . $v/bin/activate; done", "echo OTHER/bin/pythonic",
     ": $'it\\'s' # don't", "B=OURS/bin; f() { $B/python -V; }; f", "curl x | bash",
     "OURS/bin/python -V", "echo 'not closed", "deepspeed x.py",
+    "export PATH=$PATH:OTHER/bin", 'PATH="${PATH}:OTHER/bin"',
 )  # fmt: skip
 DIFFERENT = (
     "true || accelerate launch x.py", 'source "OTHER/bin/activate"', "if true; then . OTHER/bin/activate; fi",
