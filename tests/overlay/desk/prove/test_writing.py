@@ -187,11 +187,9 @@ def test_a_row_of_another_code_is_left_out_with_a_warning(toy: Toy, file: str) -
     path.write_text(text.replace("return x * factor", "return factor * x"))
     assert plan(toy)[0] == "unknown-source"
     done = toy.run("plan", "--patches", RIGHT, OVERLAY_TRUST=FILE)
+    ignored = re.findall(rf"ignored the rows of {RIGHT} in (\S+): its code has changed since", done.stderr)
     # The row that the toy comes with lies beside it.
-    said = " ".join(done.stderr.split())
-    assert re.findall(r"ignored the rows of (\S+) in \S*/?(\w+).json: its code has changed", said) == [
-        (RIGHT, name) for name in (["tested", "here"] if file == FILE else ["tested"])
-    ]
+    assert [Path(path).name for path in ignored] == ["tested.json", *([FILE] if file == FILE else [])]
 
 
 def test_lock_pin_and_ranks_hold_what_is_trusted(toy: Toy) -> None:
