@@ -216,7 +216,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         return f"overlay cannot tell which Python {command[0]} starts, because of `{untold}`. {_IN_SCRIPT}"
     if _held(environ):
         named = f"{', '.join(dict.fromkeys(patched))} would be patched" if patched else "it names none"
-        say(f"of the Pythons that {command[0]} may start, {named}; overlay checks no other")
+        say(f"of the Pythons that {command[0]} may start, {named}; no other was checked")
     return ""
 
 

@@ -16,7 +16,7 @@ from worksite import PATCHED, PROBE, Venv
 PACK = {"OVERLAY_PACKS": "acme"}
 RAN = ("-c", "print('ran')")
 #: What is said of a script of a strict job, the Pythons of which would be patched.
-CHECKED = "of the Pythons that {} may start, `python`, `python3` would be patched; overlay checks no other\n"
+CHECKED = "of the Pythons that {} may start, `python`, `python3` would be patched; no other was checked\n"
 
 
 def run(venv: Venv, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -270,7 +270,7 @@ def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
     assert [text for text in DIFFERENT if "is a different Python, without" not in said(text)] == []
     assert [text for text in UNTOLD if "overlay cannot tell which Python bash starts" not in said(text)] == []
     for text in NOT_CHECKED:
-        assert f"{checked} would be patched; overlay checks no other" in said(text)
+        assert f"{checked} would be patched; no other was checked" in said(text)
     # It says what it cannot tell, and what it has found.
     assert "because of `uv -v run`. What to do: put `overlay run` into the script" in said(UNTOLD[1])
     assert f"{checked}, `{worksite.folder}/bin/python` would be patched" in said(HEALTHY[3])
