@@ -179,18 +179,21 @@ def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str,
 
 
 def _given(command: Sequence[str], environ: dict[str, str]) -> str:
-    """Return what may go wrong if a command of Python starts another Python, which is among its words."""
-    command, _ = behind_starters(command, environ.get("PATH"))
+    """Return what may go wrong if a command of Python starts another Python or a script, by its words."""
+    path = environ.get("PATH")
+    command, _ = behind_starters(command, path)
     if os.path.basename(command[0]) == "ray":  # which starts it on the cluster
         return ""
-    for at in range(1, len(command) - 1):
-        starts = command[at + 1] in ("-c", "-m") or command[at + 1].endswith(".py")
-        other = (
-            interpreter_of(command[at:], environ.get("PATH")) if starts and is_python(command[at]) else None
-        )
+    for at in range(1, len(command)):
+        word, after = command[at], [*command[at + 1 :], ""][0]
+        script = word.endswith(".sh") or after == "-c" or os.path.isfile(after)
+        if script and shell_of(command[at:], path):
+            return _unsure(command[at:], environ)
+        starts = after in ("-c", "-m") or after.endswith(".py")
+        other = interpreter_of(command[at:], path) if starts and is_python(word) else None
         _, reason, _ = _asked(other, environ) if other else (0, "", None)
         if reason:
-            what = f"{command[0]} may start {command[at]}, which would run without patches"
+            what = f"{command[0]} may start {word}, which would run without patches"
             return f"{what}: {reason}. {_UNTOLD}"
     return ""
 

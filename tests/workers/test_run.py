@@ -178,6 +178,18 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
             assert f"not started, because the job is strict or pinned: {said}" in why
 
 
+def test_of_a_shell_that_a_launcher_starts_each_python_is_asked(worksite: Venv, other: Venv) -> None:
+    launcher = program(worksite.folder / "bin/torchrun", f"#!{worksite.python}\nprint('ran')\n")
+    script = program(worksite.folder / "rank.sh", "#!/bin/sh\n")
+    for command in (["sh", script], ["--log-dir", "logs", script], ["sh", "-c", "python x.py"]):
+        words = [launcher, "--no-python", *command]
+        assert CHECKED.format(command[0] if command[0] == "sh" else script) in (
+            run(worksite, "--strict", *words).stderr
+        )
+        said = refused(worksite, "--strict", *words, **other.on_path())
+        assert "may start any Python, and `python` would run without patches: " in said
+
+
 def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither_strict_nor_pinned(
     worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:
