@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from shutil import which
 from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
-from overlay.desk.shell import pythons_of
+from overlay.desk.shell import written
 from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
@@ -95,6 +97,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
                 return status
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
+    _restore(environ)
     try:
         os.execvpe(arguments.words[0], arguments.words, environ)  # noqa: S606 -- the command that was asked for
     except FileNotFoundError:
@@ -103,6 +106,15 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     except OSError as error:
         say(f"{arguments.words[0]} cannot be started: {error}")
         return EXIT_NO_COMMAND
+
+
+def _restore(environ: dict[str, str]) -> None:
+    """Undo what Python has changed at its own start, and the command would inherit."""
+    for name in ("SIGPIPE", "SIGXFSZ"):  # which it ignores
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    with suppress(OSError), open("/proc/self/environ", "rb") as file:
+        if b"\0LC_CTYPE=" not in b"\0" + file.read():  # which it sets where there is no locale
+            environ.pop("LC_CTYPE", None)
 
 
 def _environment(arguments: argparse.Namespace) -> dict[str, str]:
@@ -207,19 +219,23 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         there = which(command[0], path=path)  # else the command itself will say that it is not
         way_out = _HOSTS if os.path.basename(program) == "deepspeed" else _UNTOLD
         return f"overlay cannot tell which Python {program} starts. {way_out}" if there else ""
-    programs, untold = pythons_of(behind, shell, path)
-    written = [interpreter_of([program], path) for program in programs]
+    script = written(behind, shell, path)
+    programs = [interpreter_of([program], path) for program in script.programs]
     patched = []
-    for one in [*of_shell(shell, environ), *filter(None, written)]:
+    for one in [*of_shell(shell, environ), *filter(None, programs)]:
         _, reason, answer = _asked(one.replace(behind=(*env, *one.behind)), environ)
         if reason:
             return f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
         patched += [f"`{one.path}`"] if answer else []
-    if untold:
-        return f"overlay cannot tell which Python {command[0]} starts, because of `{untold}`. {_IN_SCRIPT}"
+    if script.untold:
+        what = f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`"
+        return f"{what}. {_IN_SCRIPT}"
     if _held(environ):
         named = f"{', '.join(dict.fromkeys(patched))} would be patched" if patched else "it names none"
-        say(f"of the Pythons that {command[0]} may start, {named}; no other was checked")
+        other = f" (such as that of `{script.perhaps}`)" if script.perhaps else ""
+        # The job must not depend on whether this can be written.
+        with suppress(Exception):
+            say(f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}")
     return ""
 
 

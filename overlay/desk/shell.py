@@ -5,73 +5,111 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from shutil import which
 
 from overlay.launch.interpreter import LAUNCHERS
+from overlay.model.record import Record
 
 #: A line up to its comment, which is in no quotes.
 _COMMENT = re.compile(r"""^((?:[^'"\n]|'[^'\n]*'|"[^"\n]*")*?)(?:^|(?<=\s))#.*$""", re.MULTILINE)
+#: What begins a word, and what one is that has no variable in it.
+_BEGIN, _WORD = r"(?<![\w$}./~+-])", r"[\w./~+-]+"
 #: Another script, which it may start or source.
-_SCRIPT = re.compile(r"[\w./~+-]+\.sh\b")
-#: A Python, a launcher, or what activates an environment: of a folder that is a variable, nothing is known.
-_NAMED = re.compile(
-    rf"(?<![\w$}}./~+-])((?:[\w.~+-]*/)*)(python[\d.]*|activate|{'|'.join(LAUNCHERS)})(?![\w./-])"
+_SCRIPT = re.compile(
+    rf"{_BEGIN}(?:(?:ba|da|k|z)?sh|source|\.)(?:[ \t]+-\w+)*[ \t]+({_WORD})"
+    rf"|{_BEGIN}({_WORD}\.(?:bash|sh|slurm))(?![\w./-])"
 )
+#: A Python or a launcher. Of a folder that is a variable, nothing is known.
+_NAMED = re.compile(rf"{_BEGIN}((?:[\w.~+-]*/)*)(python[\d.]*|{'|'.join(LAUNCHERS)})(?![\w./-])")
+#: What activates an environment: that which it lies in, or of conda another one, by its name.
+_ACTIVATE = re.compile(rf"{_BEGIN}((?:[\w.~+-]*/)*activate)(?![\w./-])(?:[ \t]+({_WORD}))?")
 #: What comes before the PATH that there was: what comes after it is found last.
 _PATH = re.compile(r"\bPATH=((?:(?!\$\{?PATH)[^\s;&|])+)")
-#: What chooses an environment by its name, or by the folder.
+#: What chooses an environment by a name, or by the folder: conda, which need not be on the PATH, and others.
+_BETWEEN = r"[ \t]+(?:[^\n;&|]{0,200}?[ \t])?"
 _ENVIRONMENT = re.compile(
-    r"\b(?:(conda|mamba|micromamba)\b[^\n;&|]*\b(?:activate|run)"
-    r"|(hatch|pdm|pipenv|pixi|poetry|uv)\b[^\n;&|]*\brun)\b"
+    rf"{_BEGIN}(?:[\w.~+-]*/)*(?:conda|mamba|micromamba){_BETWEEN}(?:activate|run)(?![\w.-])"
+    rf"|{_BEGIN}((?:[\w.~+-]*/)*(?:hatch|pdm|pipenv|pixi|poetry|uv)){_BETWEEN}run(?![\w.-])"
+    rf"|{_BEGIN}(pyenv|module)[ \t]+(?:load|local|shell)(?![\w.-])"
 )
 #: The most characters of a script, and scripts.
 _MOST_TEXT, _MOST_SCRIPTS = 1 << 20, 50
 
 
-def pythons_of(words: Sequence[str], shell: Sequence[str], path: str | None) -> tuple[list[str], str]:
-    """Return the programs of Python that a shell's command writes out, beside `python` and `python3`.
+class Written(Record):
+    """What a script writes out."""
 
-    With them comes what chooses an environment in a way that cannot be told, empty if nothing does.
-    """
-    text = _COMMENT.sub(r"\1", _text(words, shell, path))
-    found: dict[str, None] = {}
+    #: Programs of Python, beside `python` and `python3` as the shell finds them.
+    programs: tuple[str, ...]
+    #: What chooses an environment in a way that cannot be told, empty if nothing does.
+    untold: str
+    #: The same, by a program that is not on the PATH, so that it may be in a branch that does not run.
+    perhaps: str
+
+
+def written(words: Sequence[str], shell: Sequence[str], path: str | None) -> Written:
+    """Search the script that a shell's command reads, and scripts that this names."""
+    text = _COMMENT.sub(r"\1", "\n".join(_texts(words, shell, path)))
+    found: list[str] = []
+    untold = perhaps = ""
     for folder, name in _NAMED.findall(text):
-        if name == "activate":
-            # The Python of an environment is beside the file that activates it.
-            program = os.path.join(os.path.expanduser(folder), "python") if folder else ""
-        else:
-            program = os.path.expanduser(folder) + name if folder else which(name, path=path) or ""
-        if os.path.isfile(program) and (folder or name not in ("python", "python3")):
-            found[os.path.abspath(program)] = None
+        if folder or name not in ("python", "python3"):
+            found.append(os.path.expanduser(folder) + name if folder else which(name, path=path) or "")
+    for match in _ACTIVATE.finditer(text):
+        file, name = os.path.expanduser(match[1]), match[2] or ""
+        file = file if "/" in file else which(file, path=path) or file
+        inside = os.path.dirname(file)
+        if name:
+            inside = os.path.join(os.path.dirname(inside), "envs", name, "bin")
+            untold = untold or match[0] * (os.path.isfile(file) and not os.path.isdir(inside))
+        found.append(os.path.join(inside, "python") if inside else "")
     for value in _PATH.findall(text):
-        for folder in re.findall(r"[^:\"'${}]+", value):
-            programs = (os.path.join(os.path.expanduser(folder), name) for name in ("python", "python3"))
-            found.update(dict.fromkeys(program for program in programs if os.path.isfile(program)))
+        folders = os.pathsep.join(map(os.path.expanduser, re.findall(r"[^:\"'${}]+", value)))
+        found += [which(name, path=folders) or "" for name in ("python", "python3")]
     for match in _ENVIRONMENT.finditer(text):
-        sets_up = match[1] is not None and re.search(r"conda\.sh|\bhook\b", text) is not None
-        if sets_up or which(match[1] or match[2], path=path):
-            return [*found], match[0]
-    return [*found], ""
+        tool = match[1] or match[2]
+        if tool is None or which(os.path.expanduser(tool), path=path):
+            untold = untold or match[0]
+        else:
+            perhaps = perhaps or match[0]
+    programs = dict.fromkeys(os.path.abspath(one) for one in found if os.path.isfile(one))
+    return Written(programs=tuple(programs), untold=untold, perhaps=perhaps)
 
 
-def _text(words: Sequence[str], shell: Sequence[str], path: str | None) -> str:
-    """Return the text that a shell is given, that of its script, and that of scripts which these name."""
-    is_shell = words[0] == shell[0]
+def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iterator[str]:
+    """Yield the text that a shell is given or that of its script, and those of scripts which these name."""
+    is_shell, here = words[0] == shell[0], os.getcwd()
     given = words[1:] if is_shell else ()
-    file = next(filter(os.path.isfile, given), None) if is_shell else which(words[0], path=path)
-    texts = ["\n".join(given)]
-    with suppress(OSError):  # there may be no standard input
-        if file is None and stat.S_ISREG(os.fstat(0).st_mode):
-            texts.append(os.pread(0, _MOST_TEXT, os.lseek(0, 0, os.SEEK_CUR)).decode(errors="replace"))
-    files = [os.path.abspath(one) for one in (file,) if one]
-    for one in files:  # it grows
-        with suppress(OSError), open(one, errors="replace") as script:
-            texts.append(script.read(_MOST_TEXT))
-        for name in _SCRIPT.findall(_COMMENT.sub(r"\1", texts[-1])):
-            near = os.path.join(os.path.dirname(one), name.lstrip("./"))
-            there = next(filter(os.path.isfile, (os.path.expanduser(name), near)), None)
-            if there and os.path.abspath(there) not in files and len(files) < _MOST_SCRIPTS:
-                files.append(os.path.abspath(there))
-    return "\n".join(texts)
+    waiting, files = [("\n".join(given), here)], list[str]()
+    if not any(re.fullmatch("-[A-Za-z]*c[A-Za-z]*", word) for word in given):
+        file = next(filter(os.path.isfile, given), None) if is_shell else which(words[0], path=path)
+        files = [os.path.abspath(file)] if file else []
+        waiting = [(_read(one), os.path.dirname(one)) for one in files] or [(_standard_input(), here)]
+    for text, folder in waiting:  # it grows
+        yield text
+        for names in _SCRIPT.findall(_COMMENT.sub(r"\1", text)):
+            name = os.path.expanduser("".join(names))
+            places = map(os.path.abspath, (name, os.path.join(folder, name.lstrip("./"))))
+            there = next(filter(os.path.isfile, places), None)
+            if there and there not in files and len(files) < _MOST_SCRIPTS:
+                files.append(there)
+                waiting.append((_read(there), os.path.dirname(there)))
+
+
+def _read(file: str) -> str:
+    """Return the text of a script, empty if it cannot be read or can be read only once."""
+    with suppress(OSError):
+        if os.path.isfile(file):
+            with open(file, errors="replace") as script:
+                return script.read(_MOST_TEXT)
+    return ""
+
+
+def _standard_input() -> str:
+    """Return what a shell will read there, if it can be read twice."""
+    with suppress(OSError):  # there may be none
+        if stat.S_ISREG(os.fstat(0).st_mode):
+            return os.pread(0, _MOST_TEXT, os.lseek(0, 0, os.SEEK_CUR)).decode(errors="replace")
+    return ""

@@ -77,6 +77,7 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
             done = subprocess.run(
                 [*words, "-c", _PROBE], env={**environ}, timeout=60, check=False,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+                start_new_session=True,  # an interactive shell would take the terminal
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(f"{interpreter.path} did not start within 60 s") from error
@@ -115,12 +116,13 @@ def refusal(interpreter: Interpreter, answer: Reply) -> str:
             f"{answer.python} is a different Python, without overlay: install overlay there as well, or "
             f"have the job start {sys.executable}, say by putting its folder first on the PATH"
         )
-    if interpreter.behind or interpreter.by:
+    reason = why_unarmed()
+    if not reason and (interpreter.behind or interpreter.by):
         way_out = "leave out env"
         if not interpreter.behind:
             way_out = f"see what {interpreter.by[0]} reads at its start"
-        return f"{shown} does not get the variables OVERLAY...: {way_out}"
-    return why_unarmed() or f"{shown} was not enabled, and does not say why"
+        reason = f"{shown} does not get the variables OVERLAY...: {way_out}"
+    return reason or f"{shown} was not enabled, and does not say why"
 
 
 def why_unarmed() -> str:

@@ -47,6 +47,10 @@ class Entry:
         self.outcome = ""
         #: The code of the functions that it relies on, by their sites.
         self._relied_on: dict[str, list[CodeType]] = {}
+        variants = [variant for target in patch.targets for variant in target.variants]
+        relied = {site.partition(":")[0] for variant in variants for site in variant.relied_on()}
+        #: Modules of these that were there before: their files may have changed since.
+        self._there_before = relied.intersection(sys.modules)
         #: Every site that was put in place and not taken out, also in an earlier execution of its module.
         self.installed: list[InstalledSite] = []
         self._announced = False
@@ -162,6 +166,18 @@ class Entry:
             found.append((status, held, lost))
         return [*found, *(self.changed() if self.installed else ())]
 
+    def obstacle(self) -> str:
+        """Return why it must not be put in place: what it relies on is not what it was tested with.
+
+        A wrapper that came after overlay, such as a timer, is no obstacle.
+        """
+        faults = [
+            f"{status.site} {text}; enable overlay first"
+            for status, _, text in (() if self.installed else self.changed())
+            if not status.wrapped or status.site.partition(":")[0] in self._there_before
+        ]
+        return "; ".join(faults)
+
     def changed(self) -> list[tuple[SiteStatus, str, str]]:
         """Return the same of the functions that it relies on and that somebody has replaced."""
         found = []
@@ -170,11 +186,14 @@ class Entry:
         for target, site in [(target, site) for target, one in variants if one for site in one.relied_on()]:
             module = sys.modules.get(site.partition(":")[0])
             now = upstreams(module, site)
+            known = site in self._relied_on
             # A module that is still being executed may give the name something else.
-            if now is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+            begun = getattr(getattr(module, "__spec__", None), "_initializing", False)
+            if not known and (now is None or begun):
                 continue
-            if site not in self._relied_on:
-                self._relied_on[site] = code_at(module, site)
+            if not known:
+                before = site.partition(":")[0] in self._there_before
+                self._relied_on[site] = code_at(module, site, read=before)
             codes = self._relied_on[site]
             # A module that is executed again from the same source has the same code.
             if codes and not has_code(now, codes):

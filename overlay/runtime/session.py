@@ -254,8 +254,8 @@ class Session:
         try:
             load_effect(module_of(entry.patch.id))
             tree = self._source()
-            for status, _, what in entry.changed() if not entry.installed else ():
-                raise ConflictError(f"{status.site} {what}; enable overlay first")  # noqa: TRY301
+            if reason := entry.obstacle():
+                raise ConflictError(reason)  # noqa: TRY301
             sites = [prepare(entry.patch.id, module, item, tree) for item in missing]
             self._put(entry, sites, first=name not in self._executed_before)
         except PatchError:
@@ -294,6 +294,8 @@ class Session:
             entry.settle()
         if entry.state != "incomplete":
             entry.announce()
+        elif entry.status(wait=False).in_force:
+            pass  # a wrapper: `settle` has named it
         elif self._is_strict_on(entry) or self._pin is not None:
             self._leave_out(entry, "incomplete", entry.reason)
         elif entry.reason != before:

@@ -90,29 +90,44 @@ def upstreams(module: object, site: str) -> Any:
     return found
 
 
-def code_at(module: object, site: str) -> list[CodeType]:
-    """Return the code that a function has at a site by its source, none if that cannot be told.
+def code_at(module: object, site: str, *, read: bool) -> list[CodeType]:
+    """Return the code that a function has at a site by its source, none for anything but a function.
 
-    It cannot of a class, of what a decorator made, or of a name that is bound twice.
+    Where the source does not tell it, as with a decorator or two definitions, it is that of what is there.
+    Unless `read`, so it is if a function says that it is from there.
     """
     found = upstreams(module, site)
-    if type(found) is FunctionType and not is_wrapper(found):
-        # Nothing need be read for a function that says that it is from there.
-        place = (getattr(module, "__name__", None), getattr(module, "__file__", None))
-        if (found.__module__, found.__code__.co_filename) == place:
-            return [found.__code__]
+    if type(found) is not FunctionType:
+        there = []
+    else:
+        there = [found.__code__]
+        own = (found.__module__, found.__code__.co_filename, found.__qualname__)
+        place = (getattr(module, "__name__", None), getattr(module, "__file__", None), split_site(site)[1])
+        if own == place and not read and not is_wrapper(found):
+            return there
     with suppress(SourceError):
         tree = Tree()
         codes = [] if tree.obstacle(site) else tree.code(tree.chain(site)[-1])
-        return [code for code in codes if code.co_flags & CO_OPTIMIZED]  # the rest are classes
-    return []
+        return [code for code in codes if code.co_flags & CO_OPTIMIZED] or there  # the rest are classes
+    return there
 
 
 def has_code(function: object, codes: Sequence[CodeType]) -> bool:
     """Return whether this is a function with one of these codes, wherever it is from."""
-    return type(function) is FunctionType and (
-        function.__code__ in codes or bare(function.__code__) in map(bare, codes)
-    )
+    if type(function) is not FunctionType:
+        return False
+    code = function.__code__
+    return code in codes or _unpadded(code) in map(_unpadded, codes)
+
+
+def _unpadded(code: CodeType) -> CodeType:
+    """Return code without its location, and without what line_profiler adds to tell it from others."""
+    from opcode import opmap
+
+    steps, nothing = code.co_code, bytes([opmap["NOP"], 0])
+    while steps.endswith(nothing):
+        steps = steps[: -len(nothing)]
+    return bare(code.replace(co_code=steps))
 
 
 def describe(value: object) -> str:
@@ -218,7 +233,7 @@ class InstalledSite:
         #: What stood there, `None` for a name that the patch adds.
         self.before = before
         self.after = after
-        self._code = getattr(function_of(after), "__code__", None)
+        self._code: CodeType = getattr(function_of(after), "__code__", None)  # type: ignore[assignment]
         #: When a holder of the original took it ("earlier"), empty if nobody holds it any more.
         self.stale = ""
         #: Whether the module has been executed again since, so that this site is past.
@@ -232,7 +247,7 @@ class InstalledSite:
     @property
     def was_edited(self) -> bool:
         """Whether somebody has given the replacement other code, as `%autoreload` of IPython 9 does."""
-        return getattr(function_of(self.after), "__code__", None) != self._code
+        return not has_code(function_of(self.after), [self._code])
 
     @property
     def restored(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from importlib.util import resolve_name
 
@@ -66,11 +67,15 @@ def of_module(name: str, tree: Tree | None = None) -> str:
     found: dict[str, str] = {}
     while waiting:
         module, path = waiting.pop()
-        if path in found or not path.endswith(".py"):
+        if path in found or not path or path.endswith(TABLE_FILE):
             continue
         module = module.removesuffix(".__init__")
         with open(path, "rb") as opened:
-            code = parse(opened.read(), path)
+            text = opened.read()
+        if not path.endswith(".py"):
+            found[path] = f"{module} {sha256(text).hexdigest()}"
+            continue
+        code = parse(text, path)
         _leave_out_words(code)
         found[path] = f"{module} {digest([code])}"
         package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
@@ -106,9 +111,10 @@ def _imported(node: ast.AST, package: str) -> Iterator[str]:
             parts = alias.name.split(".")
             yield from (".".join(parts[:number]) for number in range(1, len(parts) + 1))
     elif isinstance(node, ast.ImportFrom):
-        base = resolve_name("." * node.level + (node.module or ""), package)
-        yield base
-        yield from (f"{base}.{alias.name}" for alias in node.names)
+        with suppress(ImportError):  # beyond the pack, which fails where it runs
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def files(package: str, tree: Tree | None = None) -> dict[str, str]:

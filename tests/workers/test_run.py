@@ -222,6 +222,9 @@ HEALTHY = (
     "for v in no OURS; do [ -f $v/bin/activate ] && . $v/bin/activate; done", "echo OTHER/bin/pythonic",
     ": $'it\\'s' # don't", "B=OURS/bin; f() { $B/python -V; }; f", "curl x | bash",
     "OURS/bin/python -V", "echo 'not closed", "deepspeed x.py",
+    "PATH=OURS/bin:OTHER/bin", ". FOLDER/conda/bin/activate", "python x.py --data /mnt/conda/x --save /run",
+    "LD_LIBRARY_PATH=/conda/lib OUT=/run python x.py", "conda install -y --dry-run x", "BINS/uv pip list",
+    ". FOLDER/conda/bin/activate good && true", "python conda/run.py", "uv sync; python run.py",
     "export PATH=$PATH:OTHER/bin", 'PATH="${PATH}:OTHER/bin"',
 )  # fmt: skip
 DIFFERENT = (
@@ -233,10 +236,14 @@ DIFFERENT = (
     "f() { accelerate launch; }", "true || mpirun -n 2 accelerate launch x.py", ". other/bin/activate",
     "if true; then P=OTHER/bin/python; fi; true || $P x.py", "true || python3.99 x.py",
     'true || bash "$(dirname "$0")/bin/nested.sh"', ". ./bin/nested.sh", "./other/bin/python -V",
+    "bash -c 'bash BINS/nested.sh'", ". BINS/nested", "bash -x BINS/nested", "source BINS/nested.slurm",
+    ". FOLDER/conda/bin/activate mine", "PATH=/nothing:OTHER/bin:OURS/bin",
     "export PATH=OTHER/bin${PATH:+:${PATH}}", "true || env PATH=OTHER/bin python x.py",
     "cat <<X\nOTHER/bin/python x.py\nX",
 )  # fmt: skip
 UNTOLD = (
+    "source ~/.bashrc; conda activate x", "~/conda/bin/conda run -n x python x.py",
+    "pyenv shell 3.10", "source activate x", "source FOLDER/conda/bin/activate x", "true || BINS/uv run x.py",
     'L=(python3)\n[ -n "$X" ] && L=(uv run python3)\ntrue || "${L[@]}" x.py',
     "true || uv -v run x.py", "printf x | uv run x.py", "true || pipenv run python3",
     ". FOLDER/conda.sh; true || conda activate x", 'eval "$($UNKNOWN/conda hook)"; true || conda activate x',
@@ -245,6 +252,9 @@ UNTOLD = (
 NOT_CHECKED = (
     "true || . $NAME/bin/activate", "B=BINS; true || $B/accelerate launch", "cd OTHER; . bin/activate",
     "make", "ssh host x.py", "alias python=$X",
+)  # fmt: skip
+#: The same, by what may not be there.
+PERHAPS = ("poetry run python x.py", "~/.local/bin/uv run x.py", "module load python/3.10"
 )  # fmt: skip
 
 
@@ -258,9 +268,15 @@ def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
         program(bins / name, f"#!{other.python}\n")
     (bins / "python3.99").unlink()
     (bins / "python3.99").symlink_to(other.python)
-    for name in ("deepspeed", "mpirun", "pipenv", "uv"):
+    for name in ("deepspeed", "mpirun", "pipenv", "pyenv", "uv"):
         program(bins / name, "#!/bin/sh\n")
-    program(bins / "nested.sh", "#!/bin/sh\ntrue || accelerate launch\n")
+    for name in ("nested", "nested.sh", "nested.slurm"):
+        program(bins / name, "#!/bin/sh\ntrue || accelerate launch\n")
+    conda = {place: worksite.folder / place for place in ("bin", "lib", "pyvenv.cfg")}
+    conda |= {"envs/mine": other.folder, "envs/good": worksite.folder}
+    (tmp_path / "conda/envs").mkdir(parents=True)
+    for place, folder in conda.items():
+        (tmp_path / "conda" / place).symlink_to(folder)
     for name, venv in (("ours", worksite), ("other", other)):
         (venv.folder / "bin/activate").write_text("")
         (tmp_path / name).symlink_to(venv.folder)
@@ -281,11 +297,92 @@ def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
     assert [text for text in HEALTHY if f"overlay: {checked}" not in said(text)] == []
     assert [text for text in DIFFERENT if "is a different Python, without" not in said(text)] == []
     assert [text for text in UNTOLD if "overlay cannot tell which Python bash starts" not in said(text)] == []
-    for text in NOT_CHECKED:
-        assert f"{checked} would be patched; no other was checked" in said(text)
+    end = "would be patched; no other was checked"
+    assert [text for text in NOT_CHECKED if f"{checked} {end}\n" not in said(text)] == []
+    assert [text for text in PERHAPS if f"{end} (such as that of `" not in said(text)] == []
     # It says what it cannot tell, and what it has found.
-    assert "because of `uv -v run`. What to do: put `overlay run` into the script" in said(UNTOLD[1])
+    assert "because of `uv -v run`. What to do: put `overlay run` into the script" in said(
+        "true || uv -v run x.py"
+    )
     assert f"{checked}, `{worksite.folder}/bin/python` would be patched" in said(HEALTHY[3])
+
+
+def test_no_long_text_takes_long(worksite: Venv, tmp_path: Path) -> None:
+    for text in (
+        "x" * 300_000,
+        "conda " * 50_000,
+        "a/" * 150_000,
+        "bash " * 60_000,
+        "'" * 99_999,
+        "PATH=" * 60_000,
+    ):
+        script = program(tmp_path / "long.sh", f"#!/bin/sh\necho ran\nexit\n: {text}\n")
+        run(worksite, "--strict", "sh", script)  # which is stopped after two minutes
+
+
+def test_what_only_the_script_is_not_is_no_script(worksite: Venv, other: Venv, tmp_path: Path) -> None:
+    """Its data on standard input, or in a file."""
+    data = program(tmp_path / "data.jsonl", f'{{"text": "{other.python} x.py"}}')
+    for words in ("bash -c 'echo ran' < DATA", "bash -ec 'echo ran' DATA"):
+        command = f"{worksite.python} -m overlay run --strict {words.replace('DATA', data)}"
+        done = worksite.run(
+            "-c", f"import os; os.execvp('bash', ['bash', '-c', {command!r}])", **worksite.on_path()
+        )
+        assert done.stdout == "ran\n", done.stderr
+
+
+def test_the_command_gets_what_it_would_get_without(worksite: Venv) -> None:
+    """Python itself ignores signals, and sets a locale where there is none."""
+    ignored = ["grep", "^SigIgn", "/proc/self/status"]
+    environ = {"PATH": worksite.on_path()["PATH"], "HOME": "/"}
+    for words in (ignored, ["env"], ["bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}"]):
+        plain, ours = (
+            subprocess.run(
+                [*before, *words],
+                env=environ,
+                cwd=worksite.folder,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            ).stdout.splitlines()
+            for before in ([], [str(worksite.python), "-m", "overlay", "run"])
+        )
+        assert [line for line in ours if not line.startswith("OVERLAY")] == plain
+
+
+def test_a_strict_job_does_not_depend_on_whether_a_remark_can_be_written(worksite: Venv) -> None:
+    for where in ("2>&-", "2>/dev/full"):
+        command = f"{worksite.python} -m overlay run --strict bash -c 'exit 7' {where}"
+        done = worksite.run(
+            "-c", f"import os; os.execvp('bash', ['bash', '-c', {command!r}])", **worksite.on_path()
+        )
+        assert done.returncode == 7, where
+
+
+def test_an_interactive_shell_keeps_the_terminal(worksite: Venv) -> None:
+    parent, child = os.openpty()
+    command = [str(worksite.python), "-m", "overlay", "run", "bash", "-ic", "read x; echo got $x"]
+    take = "fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    code = f"import fcntl, os, sys, termios; {take}; os.execv(sys.argv[1], sys.argv[1:])"
+    with subprocess.Popen(
+        [str(worksite.python), "-c", code, *command], stdin=child, stdout=subprocess.PIPE, stderr=child,
+        start_new_session=True, env={**os.environ, **worksite.on_path()}, cwd=worksite.folder, text=True,
+    ) as job:  # fmt: skip
+        os.write(parent, b"hello\n")
+        assert job.communicate(timeout=60)[0] == "got hello\n"
+    os.close(parent)
+    os.close(child)
+
+
+def test_an_installation_without_a_start_up_file_is_told_so_of_a_script_too(worksite: Venv) -> None:
+    file = worksite.site / "overlay-startup.pth"
+    hidden = file.rename(worksite.folder / "hidden")
+    try:
+        for words in (["bash", "-c", "echo ran"], ["env", "A=1", str(worksite.python), *RAN]):
+            assert "no overlay-startup.pth in " in refused(worksite, "--strict", *words)
+    finally:
+        hidden.rename(file)
 
 
 def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_path: Path) -> None:
