@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from opcode import opmap
 from typing import Any
 
 import pytest
@@ -203,3 +204,58 @@ def test_a_module_that_is_still_being_executed_is_looked_at_later(
     assert engine.status().patches[0].state == "applied"
     found.helper = lambda _: 0
     assert engine.status().patches[0].state == "incomplete"
+
+
+def test_another_function_of_the_same_file_is_seen_before_too(upstream: Upstream, engine: Engine) -> None:
+    core: Any = upstream.load()
+    core.helper = core.Engine.run
+    engine.enable()
+    (found,) = engine.status().patches
+    assert found.verdict is not None
+    assert found.verdict.verdict == "conflict"
+
+
+def test_a_file_that_changed_since_its_import_is_a_conflict(upstream: Upstream, engines: Engines) -> None:
+    upstream.write(core=CORE, other="def helper(value):\n    return value * 2\n")
+    importlib.import_module("fakeup.other")
+    upstream.write(other="def helper(value):\n    return value\n")
+    engine = engines(upstream.patch({"fakeup.core:scale": triple}, "fakeup.other:helper"))
+    engine.enable()
+    upstream.load()
+    (found,) = engine.status().patches
+    assert found.verdict is not None
+    assert found.verdict.verdict == "conflict"
+
+
+@pytest.mark.parametrize(("change", "state"), [(timed, "incomplete"), (lambda _: len, "skipped")])
+def test_a_timer_between_two_imports_stops_no_job(
+    upstream: Upstream, engines: Engines, change: Callable[[Any], Any], state: str
+) -> None:
+    """Overlay was first. A function that doesn't call the one which is relied on is a conflict."""
+    upstream.write(core=CORE, other="def helper(value):\n    return value\n")
+    engine = engines(upstream.patch({"fakeup.core:scale": triple}, "fakeup.other:helper"))
+    engine.enable(strict=state == "incomplete")
+    other: Any = importlib.import_module("fakeup.other")
+    other.helper = change(other.helper)
+    upstream.load()
+    (found,) = engine.status().patches
+    assert (found.state, found.in_force) == (state, state == "incomplete")
+
+
+@pytest.mark.parametrize("site", ["helper", "scale"])
+def test_a_profiler_may_pad_the_code(upstream: Upstream, engine: Engine, site: str) -> None:
+    """As line_profiler does, to tell functions apart."""
+    engine.enable()
+    function = vars(upstream.load())[site]
+    engine.status()
+    code = function.__code__
+    function.__code__ = code.replace(co_code=code.co_code + bytes([opmap["NOP"], 0]) * 3)
+    assert engine.status().patches[0].state == "applied"
+
+
+def test_what_is_taken_away_later_is_seen(upstream: Upstream, engine: Engine) -> None:
+    engine.enable()
+    core: Any = upstream.load()
+    engine.status()
+    core.helper = None
+    assert not engine.status().patches[0].in_force

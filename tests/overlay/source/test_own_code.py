@@ -89,6 +89,8 @@ def test_the_code_of_a_row_is_what_a_patch_does_and_its_contract_without_words(f
         ("fix.py", "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    import os\nelse:\n    a = 2\n"),
         ("__init__.py", f"{declared}\nBOUND = 3\n"),
         ("another.py", "d = 1\n"),
+        ("kernel.cpp", "int a;\n"),
+        ("kernel.cpp", "int b;\n"),
         # The order of statements, and which of two functions of a folder a name is bound to.
         ("fix.py", "a = 1\na = 2\n"),
         ("fix.py", "a = 2\na = 1\n"),
