@@ -181,7 +181,8 @@ class Entry:
     def changed(self) -> list[tuple[SiteStatus, str, str]]:
         """Return the same of the functions that it relies on and that somebody has replaced."""
         found = []
-        targets = self.verdict.targets if self.sites() and self.verdict is not None else ()
+        replaced = {one.site for _, one in self.sites()}
+        targets = self.verdict.targets if replaced and self.verdict is not None else ()
         variants = [(target, variant_of(self.patch, target)) for target in targets]
         for target, site in [(target, site) for target, one in variants if one for site in one.relied_on()]:
             module = sys.modules.get(site.partition(":")[0])
@@ -195,8 +196,9 @@ class Entry:
                 before = site.partition(":")[0] in self._there_before
                 self._relied_on[site] = code_at(module, site, read=before)
             codes = self._relied_on[site]
-            # A module that is executed again from the same source has the same code.
-            if codes and not has_code(now, codes):
+            # An upstream may put there what the patch replaces. Executed again, a module has the same code.
+            own = f"{getattr(now, '__module__', '')}:{getattr(now, '__qualname__', '')}" in replaced
+            if codes and not own and not has_code(now, codes):
                 raw = current(module, site, inherited=True)[1]
                 calls = holds(raw, partial(has_code, codes=codes))
                 status = SiteStatus(site=site, project=target.project, state="incomplete", wrapped=calls)

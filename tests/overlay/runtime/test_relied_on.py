@@ -56,6 +56,13 @@ def timed(function: Any) -> Any:
     return wrapper
 
 
+def around_helper(original: Any, _module: Any) -> Any:
+    def helper(value: Any) -> Any:
+        return original(value) * 2
+
+    return helper
+
+
 CHANGES: list[tuple[str, str, Callable[[Any], Any], bool]] = [
     ("wrapped", "helper", timed, True),
     ("wrapped by a partial", "helper", functools.partial, True),
@@ -259,3 +266,25 @@ def test_what_is_taken_away_later_is_seen(upstream: Upstream, engine: Engine) ->
     engine.status()
     core.helper = None
     assert not engine.status().patches[0].in_force
+
+
+def test_an_upstream_may_put_there_what_the_patch_replaces(upstream: Upstream, engines: Engines) -> None:
+    """As slime's own patch of Megatron, which is what overlay wraps."""
+    theirs = """
+        from fakeup import core
+
+        def helper(value):
+            return value + 5
+
+        core.helper = helper
+        """
+    upstream.write(core=CORE, theirs=theirs)
+    patch = upstream.patch({"fakeup.theirs:helper": around_helper}, "fakeup.core:helper")
+    engine = engines(patch)
+    engine.enable(strict=True)
+    core: Any = upstream.load()
+    importlib.import_module("fakeup.theirs")
+    assert engine.status().patches[0].state == "applied"
+    assert core.helper(1) == 12
+    core.helper = timed(core.helper)
+    assert engine.status().patches[0].in_force
