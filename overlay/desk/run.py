@@ -198,7 +198,7 @@ def _given(command: Sequence[str], environ: dict[str, str]) -> str:
         return ""
     for at in range(1, len(command)):
         word, after = command[at], [*command[at + 1 :], ""][0]
-        script = word.endswith(".sh") or after == "-c" or os.path.isfile(after)
+        script = word.endswith(".sh") or after[:1] == "-" or os.path.isfile(after)
         if script and shell_of(command[at:], path):
             return _unsure(command[at:], environ)
         starts = after in ("-c", "-m") or after.endswith(".py")
@@ -219,6 +219,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         there = which(command[0], path=path)  # else the command itself will say that it is not
         way_out = _HOSTS if os.path.basename(program) == "deepspeed" else _UNTOLD
         return f"overlay cannot tell which Python {program} starts. {way_out}" if there else ""
+    path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), path)
     script = written(behind, shell, path)
     programs = [interpreter_of([program], path) for program in script.programs]
     patched = []

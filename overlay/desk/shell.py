@@ -15,23 +15,25 @@ from overlay.model.record import Record
 #: A line up to its comment, which is in no quotes.
 _COMMENT = re.compile(r"""^((?:[^'"\n]|'[^'\n]*'|"[^"\n]*")*?)(?:^|(?<=\s))#.*$""", re.MULTILINE)
 #: What begins a word, and what one is that has no variable in it.
-_BEGIN, _WORD = r"(?<![\w$}./~+-])", r"[\w./~+-]+"
-#: Another script, which it may start or source.
+_BEGIN, _WORD = r"(?<![\w$})*?\].,/~+@-])", r"[\w./~+@-]+"
+#: Another script, which it may start or source; behind a variable, it may lie beside this one.
 _SCRIPT = re.compile(
     rf"{_BEGIN}(?:(?:ba|da|k|z)?sh|source|\.)(?:[ \t]+-\w+)*[ \t]+({_WORD})"
-    rf"|{_BEGIN}({_WORD}\.(?:bash|sh|slurm))(?![\w./-])"
+    rf"|(?<![\w./~+@-])({_WORD}\.(?:bash|sh|slurm))(?![\w./-])"
 )
 #: A Python or a launcher. Of a folder that is a variable, nothing is known.
-_NAMED = re.compile(rf"{_BEGIN}((?:[\w.~+-]*/)*)(python[\d.]*|{'|'.join(LAUNCHERS)})(?![\w./-])")
+_NAMED = re.compile(rf"{_BEGIN}((?:[\w.~+@-]*/)*)(python[\d.]*|{'|'.join(LAUNCHERS)})(?![\w./-])")
 #: What activates an environment: that which it lies in, or of conda another one, by its name.
-_ACTIVATE = re.compile(rf"{_BEGIN}((?:[\w.~+-]*/)*activate)(?![\w./-])(?:[ \t]+({_WORD}))?")
-#: What comes before the PATH that there was: what comes after it is found last.
-_PATH = re.compile(r"\bPATH=((?:(?!\$\{?PATH)[^\s;&|])+)")
+_ACTIVATE = re.compile(
+    rf"{_BEGIN}((?:[\w.~+@-]*/)*activate)(?![\w./-])(?:[ \t]+([\w./~+]{_WORD}|\w)(?![\w>&]))?"
+)
+#: The folders before a variable, such as the PATH that there was: what comes after it is found later.
+_PATH = re.compile(r"\bPATH=([^\s;&|$`]+)")
 #: What chooses an environment by a name, or by the folder: conda, which need not be on the PATH, and others.
 _BETWEEN = r"[ \t]+(?:[^\n;&|]{0,200}?[ \t])?"
 _ENVIRONMENT = re.compile(
-    rf"{_BEGIN}(?:[\w.~+-]*/)*(?:conda|mamba|micromamba){_BETWEEN}(?:activate|run)(?![\w.-])"
-    rf"|{_BEGIN}((?:[\w.~+-]*/)*(?:hatch|pdm|pipenv|pixi|poetry|uv)){_BETWEEN}run(?![\w.-])"
+    rf"{_BEGIN}(?:[\w.~+@-]*/)*(?:conda|mamba|micromamba){_BETWEEN}(?:activate|run)(?![\w.-])"
+    rf"|{_BEGIN}((?:[\w.~+@-]*/)*(?:hatch|pdm|pipenv|pixi|poetry|uv)){_BETWEEN}run(?![\w.-])"
     rf"|{_BEGIN}(pyenv|module)[ \t]+(?:load|local|shell)(?![\w.-])"
 )
 #: The most characters of a script, and scripts.
@@ -51,23 +53,29 @@ class Written(Record):
 
 def written(words: Sequence[str], shell: Sequence[str], path: str | None) -> Written:
     """Search the script that a shell's command reads, and scripts that this names."""
-    text = _COMMENT.sub(r"\1", "\n".join(_texts(words, shell, path)))
+    text = re.sub("[\"']", "", _COMMENT.sub(r"\1", "\n".join(_texts(words, shell, path))))
     found: list[str] = []
     untold = perhaps = ""
+    paths = [os.pathsep.join(map(os.path.expanduser, each.split(":"))) for each in _PATH.findall(text)]
+    for each in paths:
+        found += [which(name, path=each) or "" for name in ("python", "python3")]
     for folder, name in _NAMED.findall(text):
-        if folder or name not in ("python", "python3"):
-            found.append(os.path.expanduser(folder) + name if folder else which(name, path=path) or "")
+        if folder:
+            found.append(os.path.expanduser(folder) + name)
+        elif name not in ("python", "python3"):
+            found += [which(name, path=each) or "" for each in (*paths, path)]
     for match in _ACTIVATE.finditer(text):
         file, name = os.path.expanduser(match[1]), match[2] or ""
         file = file if "/" in file else which(file, path=path) or file
         inside = os.path.dirname(file)
-        if name:
-            inside = os.path.join(os.path.dirname(inside), "envs", name, "bin")
+        above = os.path.dirname(inside)
+        named = os.path.join(above, "envs")
+        if name not in ("", "base") and (
+            os.path.isdir(named) or not os.path.isfile(os.path.join(above, "pyvenv.cfg"))
+        ):
+            inside = os.path.join(named, name, "bin")
             untold = untold or match[0] * (os.path.isfile(file) and not os.path.isdir(inside))
         found.append(os.path.join(inside, "python") if inside else "")
-    for value in _PATH.findall(text):
-        folders = os.pathsep.join(map(os.path.expanduser, re.findall(r"[^:\"'${}]+", value)))
-        found += [which(name, path=folders) or "" for name in ("python", "python3")]
     for match in _ENVIRONMENT.finditer(text):
         tool = match[1] or match[2]
         if tool is None or which(os.path.expanduser(tool), path=path):
@@ -83,7 +91,7 @@ def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iter
     is_shell, here = words[0] == shell[0], os.getcwd()
     given = words[1:] if is_shell else ()
     waiting, files = [("\n".join(given), here)], list[str]()
-    if not any(re.fullmatch("-[A-Za-z]*c[A-Za-z]*", word) for word in given):
+    if not _is_given_text(given):
         file = next(filter(os.path.isfile, given), None) if is_shell else which(words[0], path=path)
         files = [os.path.abspath(file)] if file else []
         waiting = [(_read(one), os.path.dirname(one)) for one in files] or [(_standard_input(), here)]
@@ -96,6 +104,19 @@ def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iter
             if there and there not in files and len(files) < _MOST_SCRIPTS:
                 files.append(there)
                 waiting.append((_read(there), os.path.dirname(there)))
+
+
+def _is_given_text(words: Sequence[str]) -> bool:
+    """Return whether a shell is given its commands with `-c`, and not a script."""
+    rest = iter(words)
+    for word in rest:
+        if word[:1] not in ("-", "+") or word in ("-", "--"):
+            return False
+        if word[:2] != "--" and "c" in word:
+            return True
+        if word[-1] in "oO" and word[:2] != "--":
+            next(rest, None)
+    return False
 
 
 def _read(file: str) -> str:

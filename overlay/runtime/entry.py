@@ -13,11 +13,11 @@ from overlay.model.text import counted
 from overlay.patch import Patch, Replacement
 from overlay.runtime.sites import (
     InstalledSite,
-    code_at,
+    chains_at,
     current,
     describe,
     function_of,
-    has_code,
+    has_chain,
     holds,
     run_as,
     take_out,
@@ -29,7 +29,7 @@ from overlay.verdict import TargetVerdict, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType
+    from overlay.runtime.sites import Chain
 
 #: States of a patch that is left out: it may come back only if its project turns up later in the session.
 ENDED = ("failed", "skipped")
@@ -46,7 +46,7 @@ class Entry:
         #: In one of the states `ENDED`, what it came to: a verdict, `failed` or `incomplete`.
         self.outcome = ""
         #: The code of the functions that it relies on, by their sites.
-        self._relied_on: dict[str, list[CodeType]] = {}
+        self._relied_on: dict[str, list[Chain]] = {}
         variants = [variant for target in patch.targets for variant in target.variants]
         relied = {site.partition(":")[0] for variant in variants for site in variant.relied_on()}
         #: Modules of these that were there before: their files may have changed since.
@@ -194,13 +194,13 @@ class Entry:
                 continue
             if not known:
                 before = site.partition(":")[0] in self._there_before
-                self._relied_on[site] = code_at(module, site, read=before)
+                self._relied_on[site] = chains_at(module, site, read=before)
             codes = self._relied_on[site]
             # An upstream may put there what the patch replaces. Executed again, a module has the same code.
             own = f"{getattr(now, '__module__', '')}:{getattr(now, '__qualname__', '')}" in replaced
-            if codes and not own and not has_code(now, codes):
+            if codes and not own and not has_chain(now, codes):
                 raw = current(module, site, inherited=True)[1]
-                calls = holds(raw, partial(has_code, codes=codes))
+                calls = holds(raw, partial(has_chain, chains=codes))
                 status = SiteStatus(site=site, project=target.project, state="incomplete", wrapped=calls)
                 found.append((status, "", f"is relied on, and was replaced by {describe(raw)}"))
         return found

@@ -90,34 +90,45 @@ def upstreams(module: object, site: str) -> Any:
     return found
 
 
-def code_at(module: object, site: str, *, read: bool) -> list[CodeType]:
+#: The code of a function, and of each that it wraps by `functools.wraps`.
+Chain = tuple[CodeType, ...]
+
+
+def chains_at(module: object, site: str, *, read: bool) -> list[Chain]:
     """Return the code that a function has at a site by its source, none for anything but a function.
 
-    Where the source does not tell it, as with a decorator or two definitions, it is that of what is there.
-    Unless `read`, so it is if a function says that it is from there.
+    What a decorator made, or one of two definitions, is believed to be right unless it wraps another function
+    than the source has. Unless `read`, so is a function that says it is from there.
     """
     found = upstreams(module, site)
-    if type(found) is not FunctionType:
-        there = []
-    else:
-        there = [found.__code__]
+    there = [chain for chain in [chain_of(found)] if chain]
+    if there and not read and not is_wrapper(found):
         own = (found.__module__, found.__code__.co_filename, found.__qualname__)
-        place = (getattr(module, "__name__", None), getattr(module, "__file__", None), split_site(site)[1])
-        if own == place and not read and not is_wrapper(found):
+        if own == (getattr(module, "__name__", None), getattr(module, "__file__", None), split_site(site)[1]):
             return there
     with suppress(SourceError):
         tree = Tree()
-        codes = [] if tree.obstacle(site) else tree.code(tree.chain(site)[-1])
-        return [code for code in codes if code.co_flags & CO_OPTIMIZED] or there  # the rest are classes
+        codes = [code for code in tree.code(tree.chain(site)[-1]) if code.co_flags & CO_OPTIMIZED]
+        by_source: list[Chain] = [(_unpadded(code),) for code in codes]  # the rest are classes
+        if by_source and not tree.obstacle(site):
+            return by_source
+        if by_source and there and len(there[0]) > 1 and there[0][-1:] not in by_source:
+            return by_source
     return there
 
 
-def has_code(function: object, codes: Sequence[CodeType]) -> bool:
-    """Return whether this is a function with one of these codes, wherever it is from."""
-    if type(function) is not FunctionType:
-        return False
-    code = function.__code__
-    return code in codes or _unpadded(code) in map(_unpadded, codes)
+def chain_of(function: Any) -> Chain:
+    """Return the code of a function, and of what it wraps; nothing of anything else."""
+    chain: list[CodeType] = []
+    while type(function) is FunctionType and len(chain) < _MOST_BEHIND:
+        chain.append(_unpadded(function.__code__))
+        function = vars(function).get("__wrapped__")
+    return tuple(chain)
+
+
+def has_chain(function: object, chains: Sequence[Chain]) -> bool:
+    """Return whether this is a function with one of these chains, wherever it is from."""
+    return chain_of(function) in chains
 
 
 def _unpadded(code: CodeType) -> CodeType:
@@ -233,7 +244,7 @@ class InstalledSite:
         #: What stood there, `None` for a name that the patch adds.
         self.before = before
         self.after = after
-        self._code: CodeType = getattr(function_of(after), "__code__", None)  # type: ignore[assignment]
+        self._code = chain_of(function_of(after))
         #: When a holder of the original took it ("earlier"), empty if nobody holds it any more.
         self.stale = ""
         #: Whether the module has been executed again since, so that this site is past.
@@ -247,7 +258,7 @@ class InstalledSite:
     @property
     def was_edited(self) -> bool:
         """Whether somebody has given the replacement other code, as `%autoreload` of IPython 9 does."""
-        return not has_code(function_of(self.after), [self._code])
+        return chain_of(function_of(self.after)) != self._code
 
     @property
     def restored(self) -> bool:

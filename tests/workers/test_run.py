@@ -181,7 +181,8 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
 def test_of_a_shell_that_a_launcher_starts_each_python_is_asked(worksite: Venv, other: Venv) -> None:
     launcher = program(worksite.folder / "bin/torchrun", f"#!{worksite.python}\nprint('ran')\n")
     script = program(worksite.folder / "rank.sh", "#!/bin/sh\n")
-    for command in (["sh", script], ["--log-dir", "logs", script], ["sh", "-c", "python x.py"]):
+    commands = (["sh", script], ["--log-dir", "x", script], ["sh", "-c", "python x.py"], ["sh", "-x", script])
+    for command in commands:
         words = [launcher, "--no-python", *command]
         assert CHECKED.format(command[0] if command[0] == "sh" else script) in (
             run(worksite, "--strict", *words).stderr
@@ -225,6 +226,10 @@ HEALTHY = (
     "PATH=OURS/bin:OTHER/bin", ". FOLDER/conda/bin/activate", "python x.py --data /mnt/conda/x --save /run",
     "LD_LIBRARY_PATH=/conda/lib OUT=/run python x.py", "conda install -y --dry-run x", "BINS/uv pip list",
     ". FOLDER/conda/bin/activate good && true", "python conda/run.py", "uv sync; python run.py",
+    'V=OURS; "$V"/bin/python3 -V', '$(dirname "$(which python)")/../bin/python3 -V', "OURS/*/python3 -V",
+    "source OURS/bin/activate 2>/dev/null || true", "test -f OURS/bin/activate -a -d /",
+    ". OURS/bin/activate x",
+    'V=OURS; export PATH="$V/bin:/usr/bin:/bin"', ". FOLDER/conda/bin/activate base",
     "export PATH=$PATH:OTHER/bin", 'PATH="${PATH}:OTHER/bin"',
 )  # fmt: skip
 DIFFERENT = (
@@ -236,6 +241,7 @@ DIFFERENT = (
     "f() { accelerate launch; }", "true || mpirun -n 2 accelerate launch x.py", ". other/bin/activate",
     "if true; then P=OTHER/bin/python; fi; true || $P x.py", "true || python3.99 x.py",
     'true || bash "$(dirname "$0")/bin/nested.sh"', ". ./bin/nested.sh", "./other/bin/python -V",
+    "export PATH=FOLDER/user:$PATH; true || torchrun x.py", "FOLDER/py@3/bin/python x.py",
     "bash -c 'bash BINS/nested.sh'", ". BINS/nested", "bash -x BINS/nested", "source BINS/nested.slurm",
     ". FOLDER/conda/bin/activate mine", "PATH=/nothing:OTHER/bin:OURS/bin",
     "export PATH=OTHER/bin${PATH:+:${PATH}}", "true || env PATH=OTHER/bin python x.py",
@@ -272,6 +278,9 @@ def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
         program(bins / name, "#!/bin/sh\n")
     for name in ("nested", "nested.sh", "nested.slurm"):
         program(bins / name, "#!/bin/sh\ntrue || accelerate launch\n")
+    (tmp_path / "user").mkdir()
+    program(tmp_path / "user/torchrun", f"#!{other.python}\n")
+    (tmp_path / "py@3").symlink_to(other.folder)
     conda = {place: worksite.folder / place for place in ("bin", "lib", "pyvenv.cfg")}
     conda |= {"envs/mine": other.folder, "envs/good": worksite.folder}
     (tmp_path / "conda/envs").mkdir(parents=True)
@@ -400,7 +409,13 @@ def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_pat
 def test_the_script_that_a_shell_reads_is_read(worksite: Venv, other: Venv, tmp_path: Path) -> None:
     """Its standard input, or a file."""
     (tmp_path / "install").write_text(f"true || {other.python} x.py\n")
-    for words in ("bash < install", "bash -s x < install", "bash -eo pipefail install", "bash -- install"):
+    for words in (
+        "bash < install",
+        "bash -s x < install",
+        "bash -eo pipefail install",
+        "bash -- install",
+        "bash install -c 4",
+    ):
         done = worksite.run(
             "-c", "import os, sys; os.chdir(sys.argv[1]); os.execvp('bash', ['bash', '-c', sys.argv[2]])",
             str(tmp_path), f"{worksite.python} -m overlay run --strict {words}", **worksite.on_path(),

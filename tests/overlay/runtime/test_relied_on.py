@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from opcode import opmap
 from typing import Any
 
@@ -16,6 +17,7 @@ from overlay.patch import Calls
 from overlay.runtime.engine import Engine
 
 CORE = """
+import contextlib
 import functools
 
 def helper(value):
@@ -33,10 +35,17 @@ class Engine:
 def cached(value):
     return value
 
+@contextlib.contextmanager
+def context(value):
+    yield value
+
 FACTOR = 3
 """
 #: What the patch relies on: of the last ones nothing can be told at run time.
-SITES = ("fakeup.core:helper", "fakeup.core:Engine.run", "fakeup.core:cached", "fakeup.core:FACTOR")
+SITES = (
+    "fakeup.core:helper", "fakeup.core:Engine.run", "fakeup.core:context", "fakeup.core:cached",
+    "fakeup.core:FACTOR",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -211,6 +220,25 @@ def test_a_module_that_is_still_being_executed_is_looked_at_later(
     assert engine.status().patches[0].state == "applied"
     found.helper = lambda _: 0
     assert engine.status().patches[0].state == "incomplete"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_another_function_under_the_same_decorator_is_seen(
+    upstream: Upstream, engine: Engine, late: bool
+) -> None:
+    @contextlib.contextmanager
+    def context(value: Any) -> Iterator[Any]:
+        yield value + 1
+
+    core: Any = None
+    if late:
+        core = upstream.load()
+        core.context = context
+    engine.enable()
+    core = core or upstream.load()
+    assert engine.status().patches[0].in_force != late
+    core.context = context
+    assert not engine.status().patches[0].in_force
 
 
 def test_another_function_of_the_same_file_is_seen_before_too(upstream: Upstream, engine: Engine) -> None:
