@@ -231,12 +231,11 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     if script.untold:
         what = f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`"
         return f"{what}. {_IN_SCRIPT}"
-    if _held(environ):
-        named = f"{', '.join(dict.fromkeys(patched))} would be patched" if patched else "it names none"
-        other = f" (such as that of `{script.perhaps}`)" if script.perhaps else ""
-        # The job must not depend on whether this can be written.
-        with suppress(Exception):
-            say(f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}")
+    named = f"{', '.join(dict.fromkeys(patched))} would be patched" if patched else "it names none"
+    other = f" (such as that of `{script.perhaps}`)" if script.perhaps else ""
+    # The job must not depend on whether this can be written.
+    with suppress(Exception):
+        say(f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}")
     return ""
 
 

@@ -66,7 +66,9 @@ def written(words: Sequence[str], shell: Sequence[str], path: str | None) -> Wri
             found += [which(name, path=each) or "" for each in (*paths, path)]
     for match in _ACTIVATE.finditer(text):
         file, name = os.path.expanduser(match[1]), match[2] or ""
-        file = file if "/" in file else which(file, path=path) or file
+        if "/" not in file:  # the shell need not be able to run what it sources
+            found_at = (which(file, mode=os.R_OK, path=each) for each in (*paths, path))
+            file = next(filter(None, found_at), file)
         inside = os.path.dirname(file)
         above = os.path.dirname(inside)
         named = os.path.join(above, "envs")

@@ -161,8 +161,9 @@ def test_variables_that_env_takes_away_start_nothing(worksite: Venv) -> None:
 def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_strict_or_pinned(
     worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:
-    done = run(worksite, "--strict", "sh", "-c", "echo ran")
-    assert (done.stdout, done.stderr) == ("ran\n", f"overlay: {CHECKED.format('sh')}")
+    for held in ([], ["--strict"]):
+        done = run(worksite, *held, "sh", "-c", "echo ran")
+        assert (done.stdout, done.stderr) == ("ran\n", f"overlay: {CHECKED.format('sh')}")
     # A script that starts `python3` gets another one than a script that starts `python`.
     program(tmp_path / "python3", f'#!/bin/sh\nexec {other.python} "$@"\n')
     file = str(tmp_path / "overlay.lock")
@@ -228,7 +229,7 @@ HEALTHY = (
     ". FOLDER/conda/bin/activate good && true", "python conda/run.py", "uv sync; python run.py",
     'V=OURS; "$V"/bin/python3 -V', '$(dirname "$(which python)")/../bin/python3 -V', "OURS/*/python3 -V",
     "source OURS/bin/activate 2>/dev/null || true", "test -f OURS/bin/activate -a -d /",
-    ". OURS/bin/activate x",
+    ". OURS/bin/activate x", "source activate x", "PATH=FOLDER/conda/bin:$PATH; source activate base",
     'V=OURS; export PATH="$V/bin:/usr/bin:/bin"', ". FOLDER/conda/bin/activate base",
     "export PATH=$PATH:OTHER/bin", 'PATH="${PATH}:OTHER/bin"',
 )  # fmt: skip
@@ -245,11 +246,11 @@ DIFFERENT = (
     "bash -c 'bash BINS/nested.sh'", ". BINS/nested", "bash -x BINS/nested", "source BINS/nested.slurm",
     ". FOLDER/conda/bin/activate mine", "PATH=/nothing:OTHER/bin:OURS/bin",
     "export PATH=OTHER/bin${PATH:+:${PATH}}", "true || env PATH=OTHER/bin python x.py",
-    "cat <<X\nOTHER/bin/python x.py\nX",
+    "cat <<X\nOTHER/bin/python x.py\nX", "PATH=FOLDER/conda/bin:$PATH; source activate mine",
 )  # fmt: skip
 UNTOLD = (
     "source ~/.bashrc; conda activate x", "~/conda/bin/conda run -n x python x.py",
-    "pyenv shell 3.10", "source activate x", "source FOLDER/conda/bin/activate x", "true || BINS/uv run x.py",
+    "pyenv shell 3.10", "export PATH=FOLDER/conda/bin:$PATH; source activate x", "source FOLDER/conda/bin/activate x", "true || BINS/uv run x.py",
     'L=(python3)\n[ -n "$X" ] && L=(uv run python3)\ntrue || "${L[@]}" x.py',
     "true || uv -v run x.py", "printf x | uv run x.py", "true || pipenv run python3",
     ". FOLDER/conda.sh; true || conda activate x", 'eval "$($UNKNOWN/conda hook)"; true || conda activate x',
@@ -290,7 +291,7 @@ def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
         (venv.folder / "bin/activate").write_text("")
         (tmp_path / name).symlink_to(venv.folder)
     (tmp_path / "conda.sh").write_text("")
-    path = f"{bins}:{worksite.on_path()['PATH']}"
+    path = f"{bins}:{worksite.folder}/bin:/usr/bin:/bin"  # and nothing else that this machine has
     known = {"BINS": bins, "FOLDER": tmp_path, "OURS": worksite.folder, "OTHER": other.folder}
 
     def said(text: str) -> str:
