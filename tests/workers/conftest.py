@@ -32,3 +32,9 @@ def worksite(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Venv:
         (made.site / "tomli").symlink_to(Path(tomli.__file__).parent)
     made.add_upstream_and_pack()
     return made
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Venv:
+    """Return another environment, in which there is no overlay."""
+    return Venv(tmp_path_factory.mktemp("other") / "venv", linked=False)

@@ -190,3 +190,26 @@ class Venv:
         self.write(PACK)
         self.add_table("acme_overlay.patches.fakeup", "scale")
         self.add_distribution("acme-overlay", "4.5", "[overlay.patches]\nacme = acme_overlay.patches\n")
+
+
+#: What a command of Python is that shows that it ran.
+RAN = ("-c", "print('ran')")
+
+
+def overlay_run(venv: Venv, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run `overlay run` in an environment that is on the PATH."""
+    return venv.run("-m", "overlay", "run", *words, **{**venv.on_path(), **environ})
+
+
+def refused(venv: Venv, *words: str, **environ: str) -> str:
+    """Return what is said of a command that is not started, as its Python would not be patched."""
+    done = overlay_run(venv, *words, **environ)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    return done.stderr
+
+
+def program(path: Path, text: str) -> str:
+    """Write a file that can be started, and return its path."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
