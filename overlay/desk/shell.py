@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from shutil import which
 
-from overlay.launch.interpreter import LAUNCHERS
+from overlay.launch.interpreter import LAUNCHERS, options_of_shell
 from overlay.model.record import Record
 
 #: A line up to its comment, which is in no quotes.
@@ -93,7 +93,7 @@ def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iter
     is_shell, here = words[0] == shell[0], os.getcwd()
     given = words[1:] if is_shell else ()
     waiting, files = [("\n".join(given), here)], list[str]()
-    if not _is_given_text(given):
+    if not any(option[:2] != "--" and "c" in option for option, *_ in options_of_shell(given)):
         file = next(filter(os.path.isfile, given), None) if is_shell else which(words[0], path=path)
         files = [os.path.abspath(file)] if file else []
         waiting = [(_read(one), os.path.dirname(one)) for one in files] or [(_standard_input(), here)]
@@ -106,19 +106,6 @@ def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iter
             if there and there not in files and len(files) < _MOST_SCRIPTS:
                 files.append(there)
                 waiting.append((_read(there), os.path.dirname(there)))
-
-
-def _is_given_text(words: Sequence[str]) -> bool:
-    """Return whether a shell is given its commands with `-c`, and not a script."""
-    rest = iter(words)
-    for word in rest:
-        if word[:1] not in ("-", "+") or word in ("-", "--"):
-            return False
-        if word[:2] != "--" and "c" in word:
-            return True
-        if word[-1] in "oO" and word[:2] != "--":
-            next(rest, None)
-    return False
 
 
 def _read(file: str) -> str:

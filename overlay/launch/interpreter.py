@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise, takewhile
 from shutil import which
@@ -137,14 +137,20 @@ def of_shell(shell: Sequence[str], environ: Mapping[str, str]) -> Iterable[Inter
     if os.path.basename(shell[0]) in _OTHER_SHELLS:
         return on_path(environ.get("PATH"))
     command = [shell[0]]
-    rest = iter(shell[1:])
-    for word in takewhile(lambda word: word[:1] in ("-", "+") and word not in ("-", "--"), rest):
-        letters = "" if word[:2] == "--" else word[1:]
+    for word, *values in options_of_shell(shell[1:]):
         # Without what says where its commands come from.
+        letters = "" if word[:2] == "--" else word[1:]
         option = word[0] + letters.replace("c", "").replace("s", "") if letters else word
-        values = [*islice(rest, letters.lower().count("o") + (word in ("--rcfile", "--init-file")))]
         command += [option, *values] if len(option) > 1 else []
     return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in _NAMES]
+
+
+def options_of_shell(words: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the options of a shell, each with its values."""
+    rest = iter(words)
+    for word in takewhile(lambda word: word[:1] in ("-", "+") and word not in ("-", "--"), rest):
+        letters = "" if word[:2] == "--" else word.lower()
+        yield [word, *islice(rest, letters.count("o") + (word in ("--rcfile", "--init-file")))]
 
 
 def _first_line(program: str) -> list[str]:

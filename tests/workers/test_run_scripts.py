@@ -168,7 +168,10 @@ def test_no_long_text_takes_long(worksite: Venv, tmp_path: Path) -> None:
 def test_what_only_the_script_is_not_is_no_script(worksite: Venv, other: Venv, tmp_path: Path) -> None:
     """Its data on standard input, or in a file."""
     data = program(tmp_path / "data.jsonl", f'{{"text": "{other.python} x.py"}}')
-    for words in ("bash -c 'echo ran' < DATA", "bash -ec 'echo ran' DATA"):
+    for words in (
+        "bash -c 'echo ran' < DATA", "bash -ec 'echo ran' DATA", "bash --rcfile DATA -c 'echo ran'",
+        "bash -O extglob +o posix -c 'echo ran' DATA",
+    ):  # fmt: skip
         command = f"{worksite.python} -m overlay run --strict {words.replace('DATA', data)}"
         done = worksite.run(
             "-c", f"import os; os.execvp('bash', ['bash', '-c', {command!r}])", **worksite.on_path()
