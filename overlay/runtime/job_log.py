@@ -40,7 +40,8 @@ DRIVER = "driver"
 UNPATCHED_DRIVER = (
     "Ray: this worker is patched, but the driver of its job does not seem to be: classes that Ray "
     "pickles by value, such as those of the script, are upstream's. What to do: start the driver with "
-    "`overlay run`, or with OVERLAY=1 in its environment"
+    "`overlay run`, or with OVERLAY=1 in its environment; or have no worker patched, by OVERLAY=0 in the "
+    "env_vars of its runtime_env"
 )
 
 
