@@ -30,7 +30,7 @@ _ACTIVATE = re.compile(
 #: The folders before a variable, such as the PATH that there was: what comes after it is found later.
 _PATH = re.compile(r"\bPATH=([^\s;&|$`]+)")
 #: What chooses an environment by a name, or by the folder: conda, which need not be on the PATH, and others.
-_BETWEEN = r"[ \t]+(?:[^\n;&|]{0,200}?[ \t])?"
+_BETWEEN = r"[ \t]+(?:-[^\s;&|]*[ \t]+(?:[^-\s;&|][^\s;&|]*[ \t]+)?){0,8}?"
 _ENVIRONMENT = re.compile(
     rf"{_BEGIN}(?:[\w.~+@-]*/)*(?:conda|mamba|micromamba){_BETWEEN}(?:activate|run)(?![\w.-])"
     rf"|{_BEGIN}((?:[\w.~+@-]*/)*(?:hatch|pdm|pipenv|pixi|poetry|uv)){_BETWEEN}run(?![\w.-])"

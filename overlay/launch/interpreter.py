@@ -21,7 +21,10 @@ _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
 #: Programs of Python that start a job's processes, by default in their own Python.
 LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
 #: Programs of Python that start a command in another environment or on another machine; of Ray, commands.
-_ELSEWHERE = ("conda", "dstack", "hatch", "mamba", "nox", "pdm", "pipenv", "poetry", "sky", "torchx", "tox")
+_ELSEWHERE = (
+    "conda", "dstack", "hatch", "mamba", "nox", "pdm", "pipenv", "poetry", "sky", "torchx", "tox",
+    "uv",
+)  # fmt: skip
 _RAY_ELSEWHERE = ("exec", "submit", "up")
 #: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.
 _HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile")
@@ -60,6 +63,10 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
 def _starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another environment or on other machines."""
     name = os.path.basename(words[0]) if words else ""
+    if is_python(name):
+        options = tuple(takewhile(lambda word: word[:1] == "-" and word != "-m", words[1:]))
+        module, command = [*words[len(options) + 1 :], "", ""][:2]
+        return module == "-m" and command in _ELSEWHERE
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
     if name not in ("accelerate", "deepspeed"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worksite import ROOT, Venv, build_wheel, clean_environment
+from worksite import ROOT, Venv, build_wheel, clean_environment, copy_sources
 
 import overlay
 
@@ -80,6 +80,20 @@ def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Pat
         names = [name for name in one.namelist() if not name.endswith("/RECORD")]
         assert sorted(one.namelist()) == sorted(other.namelist())
         assert [one.read(name) for name in names] == [other.read(name) for name in names]
+
+
+def test_what_was_deleted_since_the_last_installation_is_in_no_wheel(tmp_path: Path) -> None:
+    """As after `git pull` in the clone that it is installed from."""
+    copy = copy_sources(tmp_path / "sources")
+    for there in (True, False):
+        late = copy / "patches/late.py"
+        late.write_text("") if there else late.unlink()
+        code = f"import setuptools.build_meta as b; print(b.build_wheel({str(tmp_path)!r}))"
+        command = [sys.executable, "-W", "ignore", "-c", code]
+        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stderr
+        with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as archive:
+            assert ("overlay/patches/late.py" in archive.namelist()) is there
 
 
 def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:

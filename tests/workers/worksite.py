@@ -20,7 +20,15 @@ from fake_upstream import write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("overlay", "compat", "patches", "startup")
-FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md")
+FILES = (
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+)
 
 PACK = {
     "acme_overlay/__init__.py": "",

@@ -29,8 +29,9 @@ def roll_tensor(original: Any, *args: Any, **options: Any) -> Any:
         # Of labels, whose sum nobody divides by.
         return rolled, total.masked_fill(none, 1)
     # No `if`, which would wait for the device: it is counted there.
-    EFFECT.calls += 1
-    EFFECT.changed = EFFECT.changed + none
+    if type(total) is torch.Tensor:  # and not a stand-in, as in a dry run that estimates memory
+        EFFECT.calls += 1
+        EFFECT.changed = EFFECT.changed + none
     return rolled, total.masked_fill(none, torch.finfo(total.dtype).eps)
 
 

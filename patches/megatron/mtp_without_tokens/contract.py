@@ -1,5 +1,6 @@
 """A micro-batch adds what its own tokens say, and nothing where there are none for multi-token prediction."""
 
+from contextlib import nullcontext
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
@@ -12,6 +13,12 @@ def wrong(_seed: str) -> str:
     """Return what is not finite, or not what the tokens of the mask say; empty if nothing is."""
     import torch
 
+    from megatron.core.transformer.multi_token_prediction import roll_tensor
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for mode in (FakeTensorMode(), nullcontext(), FakeTensorMode()):
+        with mode:  # as a tool that estimates memory does in between
+            roll_tensor(torch.ones(1, 4), shifts=-1, dims=-1)
     config = parts.small_transformer(mtp_num_layers=1, mtp_loss_scaling_factor=0.1)
     model = parts.predicting_further(config, TOKENS, VOCABULARY)
     asked = _asking(model)
