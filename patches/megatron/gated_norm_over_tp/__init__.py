@@ -1,21 +1,20 @@
 """`megatron.gated-norm-over-tp`: the norm of a gated delta net has its whole gradient on each rank."""
 
 import functools
+import sys
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
 from overlay.effect import effect
-from overlay.patch import Absent, Calls, Patch, Present, around, one_target, replaced, variant
+from overlay.patch import Patch, Present, around, one_target, replaced, variant
 
 _FINALIZE = "megatron.core.distributed.finalize_model_grads:finalize_model_grads"
+#: What sums gradients over tensor parallel ranks: Megatron's, or slime's, which replaces it from 0.3.0 on.
 _NAME = "_allreduce_non_tensor_model_parallel_grads"
 _ALLREDUCE = f"megatron.core.distributed.finalize_model_grads:{_NAME}"
 _LAYER = "megatron.core.ssm.gated_delta_net"
-#: From 0.3.0 on slime puts a function of its own there as it starts, which leaves these norms out as well.
-#: Wrapped is slime's then: a job without slime, where slime is installed, keeps Megatron's as it is.
-_SLIMES = "slime.backends.megatron_utils.megatron_patch.megatron_chunked_grad_coalesce_patch"
-_FACTS = (Calls(site=_FINALIZE, callee=_NAME), Present(site=_LAYER))
 EFFECT = effect(__name__, "gradient of a norm", did="summed over tensor parallel ranks", always=True)
 
 
@@ -32,17 +31,23 @@ def _norms(chunk: Any) -> list[tuple[str, Any]]:
 
 
 @around
-def allreduce(original: Any, model: Any, config: Any, *group: Any, **named: Any) -> None:
-    """Sum gradients over tensor parallel ranks, and then those of these norms, by upstream's own means."""
-    original(model, config, *group, **named)
+def finalize(original: Any, model: Any, *args: Any, **named: Any) -> None:
+    """Finalize gradients, and then sum these norms' over tensor parallel ranks, by upstream's means."""
+    from megatron.core import parallel_state
+    from megatron.core.utils import get_model_config
+
+    original(model, *args, **named)
     # With sequence parallelism they are marked, and have been summed.
-    if config.sequence_parallel:
+    if get_model_config(model[0]).sequence_parallel:
         return
     shown = [
         SimpleNamespace(ddp_config=chunk.ddp_config, named_parameters=functools.partial(_norms, chunk))
         for chunk in model
     ]
-    original(shown, SimpleNamespace(sequence_parallel=False, qk_layernorm=True), *group, **named)
+    groups = signature(original).bind(model, *args, **named).arguments.get("pg_collection")
+    group = parallel_state.get_tensor_model_parallel_group() if groups is None else groups.tp
+    allreduce = getattr(sys.modules[_FINALIZE.partition(":")[0]], _NAME)
+    allreduce(shown, SimpleNamespace(sequence_parallel=False, qk_layernorm=True), group)
 
 
 PATCH = Patch(
@@ -60,8 +65,7 @@ PATCH = Patch(
     upstream=("NVIDIA/Megatron-LM#7452",),
     targets=one_target(
         MEGATRON,
-        variant("slime's own", replaced(f"{_SLIMES}:{_NAME}", allreduce), _ALLREDUCE, *_FACTS),
-        variant("0.16", replaced(_ALLREDUCE, allreduce), *_FACTS, Absent(site=_SLIMES)),
+        variant("0.16", replaced(_FINALIZE, finalize), Present(site=_ALLREDUCE), Present(site=_LAYER)),
         tells=(_LAYER,),
     ),
 )

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
@@ -22,20 +21,20 @@ def wrong(seed: str) -> str:
 
     fla_on_cpu.stand_in()
     modules = ["megatron.core.ssm.gated_delta_net", "megatron.core.distributed"]
-    if find_spec("slime") is not None:
+    found = wrong_on_ranks(partial(_rank, seed), *modules, ranks=RANKS)  # in a job without slime
+    if not found and find_spec("slime") is not None:
         from overlay.compat import slime_on_cpu
 
         slime_on_cpu.stand_in()
-        if find_spec(SLIMES) is not None:  # it puts a function of its own in the place of Megatron's
-            modules.append(SLIMES)
-    return wrong_on_ranks(partial(_rank, seed), *modules, ranks=RANKS)
+        if find_spec(SLIMES) is not None:  # it replaces a function of Megatron's
+            found = wrong_on_ranks(partial(_rank, seed), *modules, SLIMES, ranks=RANKS)
+    return found
 
 
 def _rank(seed: str) -> Iterator[str]:
     """Yield what is wrong on one of the ranks, which all draw the same."""
     import torch
     import torch.distributed as dist
-    from megatron.core.distributed import finalize_model_grads
 
     from overlay.compat import megatron_on_cpu
 
@@ -54,17 +53,14 @@ def _rank(seed: str) -> Iterator[str]:
         (whole(states, None)[0] * weights).sum().backward()
         if parallel:
             states, weights = (one.chunk(RANKS)[dist.get_rank()] for one in (states, weights))
-        plain = SimpleNamespace(use_megatron_fsdp=False, use_custom_fsdp=False)
-        chunk = SimpleNamespace(
-            ddp_config=plain, named_parameters=part.named_parameters, modules=part.modules
-        )
+        chunk = parts.data_parallel(part)
         (part(states, None)[0] * weights).sum().backward()
-        finalize_model_grads.__globals__["_allreduce_non_tensor_model_parallel_grads"]([chunk], part.config)
+        part.config.finalize_model_grads_func([chunk])
         wanted = _own((name, one.grad) for name, one in whole.named_parameters())
         for (name, parameter), grad in zip(part.named_parameters(), wanted, strict=True):
-            if not torch.allclose(parameter.grad, grad, rtol=1e-3, atol=1e-4 * float(grad.abs().max())):
+            if not torch.allclose(parameter.main_grad, grad, rtol=1e-3, atol=1e-4 * float(grad.abs().max())):
                 mode = "with" if parallel else "without"
-                share = float(parameter.grad.norm() / grad.norm())
+                share = float(parameter.main_grad.norm() / grad.norm())
                 yield f"{mode} sequence parallelism the gradient of {name} has {share:.2f} of its size"
 
 

@@ -12,7 +12,6 @@ SEQUENCES, TOKENS, VOCABULARY = 2, 16, 48
 def wrong(_seed: str) -> str:
     """Return what is not finite, or not what the tokens of the mask say; empty if nothing is."""
     import torch
-
     from megatron.core.transformer.multi_token_prediction import roll_tensor
     from torch._subclasses.fake_tensor import FakeTensorMode
 
