@@ -10,9 +10,8 @@ A patch may declare it as `EFFECT`, in its module or in `effect.py` in its folde
     )
 
 The replacement adds to it: `EFFECT.calls += 1`. There is no lock: two threads that add at the same moment may
-lose one. A figure must not make the replacement fetch from a device, or compute more there than one addition.
-It may hold a device scalar that exists anyway. That is fetched when somebody asks for the figure, and never
-at the end of a process.
+lose one. A figure is a number of Python's: a replacement must neither fetch it from a device nor keep a
+tensor in it. What only the device knows is `nan`, which is never shown.
 
 A call that a patch hands on as it came is not counted. Code that `torch.compile` compiles counts once, when
 it is traced.
@@ -118,13 +117,13 @@ class Counts:
         for figure in self.effect.figures:
             setattr(self, figure.name, _COMBINE[figure.combine][1])
 
-    def read(self, *, wait: bool = True) -> dict[str, Number]:
-        """Return the figures that have a value. Without `wait`, none that has to be fetched from a device."""
+    def read(self) -> dict[str, Number]:
+        """Return the figures that have a value."""
         found = {}
         for figure in self.effect.figures:
             value = getattr(self, figure.name)
             if type(value) not in (int, float):
-                value = _fetched(value, wait=wait)
+                value = _number(value)
             if value == value and abs(value) != _INFINITE:  # noqa: PLR0124 -- NaN is not
                 found[figure.name] = value
         return found
@@ -187,10 +186,10 @@ def counts_here(place: str) -> Any:
     return _made[place]
 
 
-def effect_of(module: str, *, wait: bool = True) -> Effect | None:
+def effect_of(module: str) -> Effect | None:
     """Return what the patch in a module has counted, `None` if it counts nothing, or is not in use."""
     counts = _made.get(f"{module}.effect") or _made.get(module)
-    return None if counts is None else counts.effect.replace(values=counts.read(wait=wait))
+    return None if counts is None else counts.effect.replace(values=counts.read())
 
 
 def combined(values: Mapping[str, Number], more: Mapping[str, Number], effect: Effect) -> dict[str, Number]:
@@ -239,13 +238,10 @@ def as_text(number: Number, unit: str = "") -> str:
     return f"{text} {unit}" if unit else text
 
 
-def _fetched(value: Any, *, wait: bool) -> Number:
-    """Return the number in a device scalar, NaN if it cannot be had, or not without waiting."""
+def _number(value: Any) -> Number:
+    """Return a number as one of Python's, NaN for what is none."""
     try:
-        if not wait and not getattr(value, "is_cpu", True):
-            return float("nan")
-        # An integer stays an integer, whatever holds it.
-        found = value.item() if hasattr(value, "item") else value
+        found = value.item() if hasattr(value, "item") else value  # of numpy
         return int(found) if isinstance(found, int) else float(found)
     except Exception:  # noqa: BLE001 -- a figure must not stop a job
         return float("nan")

@@ -218,8 +218,8 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
         way_out = _HOSTS if os.path.basename(program) == "deepspeed" else _UNTOLD
-        if is_python(program):
-            program = f"`{' '.join(behind[:3])}`"
+        if is_python(program) and "-m" in behind:  # whose module starts another one
+            program = f"`{' '.join(behind[: behind.index('-m') + 2])}`"
         return f"overlay cannot tell which Python {program} starts. {way_out}" if there else ""
     path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), path)
     script = written(behind, shell, path)

@@ -64,9 +64,9 @@ def _starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another environment or on other machines."""
     name = os.path.basename(words[0]) if words else ""
     if is_python(name):
-        options = tuple(takewhile(lambda word: word[:1] == "-" and word != "-m", words[1:]))
-        module, command = [*words[len(options) + 1 :], "", ""][:2]
-        return module == "-m" and command in _ELSEWHERE
+        before = list(takewhile(lambda word: word[:1] == "-" and word != "-m", words[1:]))
+        option, module = [*words[len(before) + 1 :], "", ""][:2]
+        return option == "-m" and module in _ELSEWHERE
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
     if name not in ("accelerate", "deepspeed"):

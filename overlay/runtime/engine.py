@@ -405,17 +405,17 @@ class Engine:
         return self._status(self._came_to())
 
     def last_words(self) -> Status:
-        """Return the ledger as it stands. It catches up with no module, and waits for no device."""
-        return self._status(self._came_to(wait=False))
+        """Return the ledger as it stands. It catches up with no module."""
+        return self._status(self._came_to())
 
-    def _came_to(self, *, wait: bool = True) -> tuple[PatchStatus, ...]:
+    def _came_to(self) -> tuple[PatchStatus, ...]:
         """Return what became of the patches of this session, and of those that were taken out before it."""
         session = self._opened
         if session is None:
-            return tuple(entry.status(wait=wait) for entry in self._past.values())
+            return tuple(entry.status() for entry in self._past.values())
         before = [one for name, one in self._past.items() if name not in session.entries]
-        out = (one.status(wait=wait) for one in before if one.state == "reverted")
-        return (*session.status(wait=wait), *out)
+        out = (one.status() for one in before if one.state == "reverted")
+        return (*session.status(), *out)
 
     def _status(self, patches: tuple[PatchStatus, ...]) -> Status:
         session = self._opened

@@ -122,20 +122,20 @@ class Entry:
         what = counted(len(self.sites()), "site")
         say(f"applied {self.patch.id} to {self.verdict.where()} ({what}){f': {note}' if note else ''}")
 
-    def status(self, *, wait: bool = True) -> PatchStatus:
-        """Return this entry as data. Without `wait`, leave out figures that must be fetched from a device."""
+    def status(self) -> PatchStatus:
+        """Return this entry as data."""
         return PatchStatus(
             patch=self.patch.id,
             state=self.state,
             reason=self.reason,
             verdict=self.verdict,
             sites=tuple(status for status, *_ in self._sites()),
-            effect=self.effect(wait=wait),
+            effect=self.effect(),
         )
 
-    def effect(self, *, wait: bool) -> Effect | None:
+    def effect(self) -> Effect | None:
         """Return what it has counted, also before it was taken out; `None` if it never was in place."""
-        found = effect_of(module_of(self.patch.id), wait=wait)
+        found = effect_of(module_of(self.patch.id))
         was = self.installed or (self.state == "reverted" and self.was_in_place)
         return found if was or (found is not None and found.reached) else None
 

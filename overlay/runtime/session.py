@@ -111,7 +111,7 @@ class Session:
             self.closed = True
             self._finder.remove()
             for entry in reversed(self.entries.values()):
-                works = entry.status(wait=False).in_force
+                works = entry.status().in_force
                 entry.revert()
                 if entry.state == "incomplete" and not works:  # a report tells it from one that was in place
                     entry.state, entry.reason = "reverted", f"was incomplete: {entry.reason}"
@@ -119,12 +119,12 @@ class Session:
                     entry.state = "reverted" if entry.was_in_place else entry.state
                     entry.reason = "" if entry.was_in_place else "was never in place"
 
-    def status(self, *, wait: bool = True) -> tuple[PatchStatus, ...]:
+    def status(self) -> tuple[PatchStatus, ...]:
         """Return the ledger, with each site as it is now."""
         with self._lock:
             for entry in self.entries.values():
                 entry.settle()
-            return tuple(entry.status(wait=wait) for entry in self.entries.values())
+            return tuple(entry.status() for entry in self.entries.values())
 
     def missed(self) -> list[str]:
         """Return the watched modules that were imported past the hook and have not been handled."""
@@ -294,7 +294,7 @@ class Session:
             entry.settle()
         if entry.state != "incomplete":
             entry.announce()
-        elif entry.status(wait=False).in_force:
+        elif entry.status().in_force:
             pass  # a wrapper: `settle` has named it
         elif self._is_strict_on(entry) or self._pin is not None:
             self._leave_out(entry, "incomplete", entry.reason)
@@ -330,7 +330,7 @@ class Session:
             if what == "incomplete":
                 text = f"incomplete {patch.id} on {where}: {reason}; enable overlay earlier"
             ended = entry.state in ENDED and entry.was_in_place
-            if ended and (effect := entry.effect(wait=False)) is not None:
+            if ended and (effect := entry.effect()) is not None:
                 text += f"; until then it {told(effect)}"
             log.warning(f"{text}; without it, {patch.without}" if patch.companion and patch.without else text)
 

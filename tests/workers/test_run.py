@@ -215,6 +215,12 @@ def test_a_launcher_that_is_a_python_of_ours_may_start_the_job_elsewhere(
     assert (f"overlay cannot tell which Python {name} starts" in done.stderr) == elsewhere
 
 
+def test_a_launcher_that_is_a_module_may_start_the_job_elsewhere(worksite: Venv) -> None:
+    said = refused(worksite, "--strict", "python", "-u", "-m", "uv", "run", "x.py")
+    assert "overlay cannot tell which Python `python -u -m uv` starts" in said
+    assert overlay_run(worksite, "--strict", "python", *RAN, "-m", "uv").stdout == "ran\n"
+
+
 def test_a_launcher_of_this_machine_hands_on_the_path(worksite: Venv, other: Venv, tmp_path: Path) -> None:
     done = overlay_run(worksite, "--strict", "nsys", str(other.python), PATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (127, "overlay: nsys: command not found\n")

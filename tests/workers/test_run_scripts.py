@@ -66,6 +66,7 @@ HEALTHY = (
     "source OURS/bin/activate 2>/dev/null || true", "test -f OURS/bin/activate -a -d /",
     ". OURS/bin/activate x", "source activate x", "PATH=FOLDER/conda/bin:$PATH; source activate base",
     'V=OURS; export PATH="$V/bin:/usr/bin:/bin"', ". FOLDER/conda/bin/activate base",
+    'echo "conda env is ready, run training now"', "cat <<X\nActivate conda first, then run this\nX",
     "export PATH=$PATH:OTHER/bin", 'PATH="${PATH}:OTHER/bin"',
 )  # fmt: skip
 DIFFERENT = (
@@ -84,7 +85,7 @@ DIFFERENT = (
     "cat <<X\nOTHER/bin/python x.py\nX", "PATH=FOLDER/conda/bin:$PATH; source activate mine",
 )  # fmt: skip
 UNTOLD = (
-    "source ~/.bashrc; conda activate x", "~/conda/bin/conda run -n x python x.py",
+    "source ~/.bashrc; conda activate x", "~/conda/bin/conda --no-plugins run -n x python x.py",
     "pyenv shell 3.10", "export PATH=FOLDER/conda/bin:$PATH; source activate x",
     "source FOLDER/conda/bin/activate x", "true || BINS/uv run x.py",
     'L=(python3)\n[ -n "$X" ] && L=(uv run python3)\ntrue || "${L[@]}" x.py',

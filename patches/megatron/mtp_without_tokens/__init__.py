@@ -1,5 +1,6 @@
 """`megatron.mtp-without-tokens`: multi-token prediction survives a micro-batch that has no token for it."""
 
+from math import nan
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -7,12 +8,7 @@ from overlay.effect import effect
 from overlay.patch import Absent, Patch, around, one_target, replaced, variant
 
 _MTP = "megatron.core.transformer.multi_token_prediction"
-EFFECT = effect(
-    __name__,
-    "shifted mask",
-    did="found without a token",
-    then="without it such a micro-batch is a loss and a gradient of NaN, unless losses are per token",
-)
+EFFECT = effect(__name__, "shifted mask", did="found without a token")
 
 
 @around
@@ -28,10 +24,9 @@ def roll_tensor(original: Any, *args: Any, **options: Any) -> Any:
     if not total.is_floating_point():
         # Of labels, whose sum nobody divides by.
         return rolled, total.masked_fill(none, 1)
-    # No `if`, which would wait for the device: it is counted there.
-    if type(total) is torch.Tensor:  # and not a stand-in, as in a dry run that estimates memory
-        EFFECT.calls += 1
-        EFFECT.changed = EFFECT.changed + none
+    # No `if`, which would wait for the device: only that knows how many have none.
+    EFFECT.changed = nan
+    EFFECT.calls += 1
     return rolled, total.masked_fill(none, torch.finfo(total.dtype).eps)
 
 

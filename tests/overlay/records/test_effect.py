@@ -95,22 +95,6 @@ def test_what_is_no_number_is_left_out(counts: Any) -> None:
     assert counts.read() == {"calls": 0, "changed": 0, "over": 0}
 
 
-def test_a_scalar_of_a_device_is_fetched_only_if_somebody_asks(counts: Any) -> None:
-    asked: list[int] = []
-
-    class Scalar:
-        is_cpu = False
-
-        def __float__(self) -> float:
-            asked.append(1)
-            return 2.5
-
-    counts.fullest = Scalar()
-    assert "fullest" not in counts.read(wait=False)
-    assert not asked
-    assert counts.read()["fullest"] == 2.5
-
-
 def test_a_function_that_travels_counts_where_it_arrives(counts: Any) -> None:
     assert pickle.loads(pickle.dumps(counts)) is counts  # noqa: S301 -- our own
     assert copy.deepcopy([counts])[0] is counts
