@@ -233,7 +233,8 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     if script.untold:
         what = f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`"
         return f"{what}. {_IN_SCRIPT}"
-    named = f"{', '.join(dict.fromkeys(patched))} would be patched" if patched else "it names none"
+    named = ", ".join(dict.fromkeys(patched))
+    named = f"{named} would be patched in this environment" if named else "it names none"
     other = f" (such as that of `{script.perhaps}`)" if script.perhaps else ""
     # The job must not depend on whether this can be written.
     with suppress(Exception):

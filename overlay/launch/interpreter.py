@@ -20,10 +20,10 @@ STARTERS = (
 _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
 #: Programs of Python that start a job's processes, by default in their own Python.
 LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
-#: Programs of Python that start a command in another environment or on another machine; of Ray, commands.
+#: Programs that start a command or a kernel in another environment or on another machine; of Ray, commands.
 _ELSEWHERE = (
-    "conda", "dstack", "hatch", "mamba", "nox", "pdm", "pipenv", "poetry", "sky", "torchx", "tox",
-    "uv",
+    "asdf", "conda", "dstack", "hatch", "jupyter", "mamba", "nox", "papermill", "pdm", "pipenv", "poetry",
+    "pyenv", "sky", "torchx", "tox", "uv",
 )  # fmt: skip
 _RAY_ELSEWHERE = ("exec", "submit", "up")
 #: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.
@@ -84,7 +84,8 @@ def _starts_elsewhere(words: Sequence[str]) -> bool:
 
 def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
     """Return the command of the shell that a command runs in, by a PATH, nothing if that is none."""
-    command = _runner(behind_starters(words, path)[0], path)
+    words, _ = behind_starters(words, path)
+    command = () if _starts_elsewhere(words) else _runner(words, path)
     return command if command and os.path.basename(command[0]) in _SHELLS else ()
 
 

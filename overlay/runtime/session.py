@@ -347,8 +347,14 @@ class Session:
             raise PatchError(f"{said} (strict mode; {self._way_out(entry)})")
 
     def _is_strict_on(self, entry: Entry) -> bool:
-        """Return whether it is an error that a patch cannot be applied: never for an unnamed companion."""
-        return self.strict and entry.patch.id not in self.chosen.companions
+        """Return whether it is an error that a patch cannot be applied.
+
+        It never is for an unnamed companion, nor where what the patch serves is installed and not imported.
+        """
+        served = {target.serves for target in entry.patch.targets}
+        markers = [one.project.marker for one in entry.patch.targets if one.project.name in served]
+        is_here = all(marker.partition(".")[0] in sys.modules for marker in markers)
+        return self.strict and is_here and entry.patch.id not in self.chosen.companions
 
     def _way_out(self, entry: Entry) -> str:
         """Return what to set or to call to leave a patch out, with those that would be the next error."""

@@ -112,11 +112,19 @@ class Row(Record):
         return all(is_so(site, said, tree) for site, said in self.sites.items())
 
     def is_current(self, target: Target) -> bool:
-        """Return whether this row has each site that its variant asks about by now."""
+        """Return whether this row says of each site of its variant what the variant asks by now."""
         if self.verdict != APPLY or not target.variants:  # a defect, which replaces nothing
             return True
         variant = next((one for one in target.variants if one.name == self.variant), None)
-        return variant is not None and set(variant.sites()) <= set(self.sites)
+        if variant is None:
+            return False
+        asked: dict[str, Said] = {one.site: None for one in variant.replacements if one.new}
+        asked |= {fact.site: said(fact) for fact in variant.facts}
+        there = {site: self.sites.get(site, False) for site in variant.sites()}
+        return all(
+            says == asked[site] if site in asked else isinstance(says, str) and not says.startswith(_CALLS)
+            for site, says in there.items()
+        )
 
 
 class Table:

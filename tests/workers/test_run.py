@@ -194,6 +194,7 @@ def test_an_installation_without_a_start_up_file_is_told_so_of_a_script_too(work
     [
         ("conda run -n x python", True),
         ("sky launch job.yaml", True),
+        ("jupyter run --kernel other x.py", True),
         ("ray exec cluster.yaml", True),
         ("ray job submit -- python x.py", False),
         ("deepspeed --hostfile=/etc/hostname x.py", True),
@@ -219,6 +220,13 @@ def test_a_launcher_that_is_a_module_may_start_the_job_elsewhere(worksite: Venv)
     said = refused(worksite, "--strict", "python", "-u", "-m", "uv", "run", "x.py")
     assert "overlay cannot tell which Python `python -u -m uv` starts" in said
     assert overlay_run(worksite, "--strict", "python", *RAN, "-m", "uv").stdout == "ran\n"
+
+
+def test_a_launcher_that_is_a_shell_script_may_too(worksite: Venv, tmp_path: Path) -> None:
+    program(tmp_path / "pyenv", "#!/bin/sh\necho ran\n")
+    path = f"{tmp_path}:{worksite.on_path()['PATH']}"
+    said = refused(worksite, "--strict", "pyenv", "exec", "python", "x.py", PATH=path)
+    assert "overlay cannot tell which Python pyenv starts" in said
 
 
 def test_a_launcher_of_this_machine_hands_on_the_path(worksite: Venv, other: Venv, tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ import pytest
 from worksite import Venv, overlay_run, program, refused
 
 #: What is said of a script whose Pythons would be patched.
-CHECKED = "of the Pythons that {} may start, `python`, `python3` would be patched; no other was checked\n"
+CHECKED = (
+    "of the Pythons that {} may start, `python`, `python3` would be patched in this environment; "
+    "no other was checked\n"
+)
 
 
 def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_strict_or_pinned(
@@ -86,7 +89,8 @@ DIFFERENT = (
 )  # fmt: skip
 UNTOLD = (
     "source ~/.bashrc; conda activate x", "~/conda/bin/conda --no-plugins run -n x python x.py",
-    "pyenv shell 3.10", "export PATH=FOLDER/conda/bin:$PATH; source activate x",
+    "pyenv shell 3.10", "true || pyenv exec python x.py",
+    "export PATH=FOLDER/conda/bin:$PATH; source activate x",
     "source FOLDER/conda/bin/activate x", "true || BINS/uv run x.py",
     'L=(python3)\n[ -n "$X" ] && L=(uv run python3)\ntrue || "${L[@]}" x.py',
     "true || uv -v run x.py", "printf x | uv run x.py", "true || pipenv run python3",
@@ -143,14 +147,16 @@ def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
     assert [text for text in HEALTHY if f"overlay: {checked}" not in said(text)] == []
     assert [text for text in DIFFERENT if "is a different Python, without" not in said(text)] == []
     assert [text for text in UNTOLD if "overlay cannot tell which Python bash starts" not in said(text)] == []
-    end = "would be patched; no other was checked"
+    end = "would be patched in this environment; no other was checked"
     assert [text for text in NOT_CHECKED if f"{checked} {end}\n" not in said(text)] == []
     assert [text for text in PERHAPS if f"{end} (such as that of `" not in said(text)] == []
     # It says what it cannot tell, and what it has found.
     assert "because of `uv -v run`. What to do: put `overlay run` into the script" in said(
         "true || uv -v run x.py"
     )
-    assert f"{checked}, `{worksite.folder}/bin/python` would be patched" in said(HEALTHY[3])
+    assert f"{checked}, `{worksite.folder}/bin/python` would be patched in this environment" in said(
+        HEALTHY[3]
+    )
 
 
 def test_no_long_text_takes_long(worksite: Venv, tmp_path: Path) -> None:

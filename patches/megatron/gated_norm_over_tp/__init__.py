@@ -25,6 +25,7 @@ def _norms(chunk: Any) -> list[tuple[str, Any]]:
         for number, layer in enumerate(chunk.modules())
         if any(one.__module__.startswith(_LAYER) for one in type(layer).__mro__)
         for parameter in layer.out_norm.parameters()
+        if parameter.requires_grad
     ]
     EFFECT.changed += len(found)
     return found

@@ -1,5 +1,6 @@
 """`megatron.known-defects`: rank 0 says which known defects affect this very job."""
 
+import sys
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
@@ -18,11 +19,9 @@ def set_args(original: Any, args: Any) -> None:
     from overlay.runtime.met import meet
     from overlay.runtime.process import here
 
-    given = getattr(args, "__dict__", {})
-    # slime and miles may be installed beside a job of Megatron's own, whose options they share.
-    is_rl = given.get("rollout_batch_size") is not None
-    dialect = FLAGS if is_rl else FLAGS.replace(projects=(MEGATRON.name,))
-    meet(here(), dialect, [given])
+    # slime and miles, which share Megatron's options, may be installed without being of this job.
+    ours = [name for name in FLAGS.projects if name == MEGATRON.name or name in sys.modules]
+    meet(here(), FLAGS.replace(projects=tuple(ours)), [getattr(args, "__dict__", {})])
     EFFECT.changed += 1
 
 

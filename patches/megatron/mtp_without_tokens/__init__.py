@@ -8,7 +8,7 @@ from overlay.effect import effect
 from overlay.patch import Absent, Patch, around, one_target, replaced, variant
 
 _MTP = "megatron.core.transformer.multi_token_prediction"
-EFFECT = effect(__name__, "shifted mask", did="found without a token")
+EFFECT = effect(__name__, "shifted tensor", did="found without a token")
 
 
 @around
@@ -20,14 +20,12 @@ def roll_tensor(original: Any, *args: Any, **options: Any) -> Any:
     import torch
 
     rolled, total = original(*args, **options)
-    none = total == 0
-    if not total.is_floating_point():
-        # Of labels, whose sum nobody divides by.
-        return rolled, total.masked_fill(none, 1)
     # No `if`, which would wait for the device: only that knows how many have none.
     EFFECT.changed = nan
     EFFECT.calls += 1
-    return rolled, total.masked_fill(none, torch.finfo(total.dtype).eps)
+    # Labels are rolled too, but nobody divides by their sum.
+    least = torch.finfo(total.dtype).eps if total.is_floating_point() else 1
+    return rolled, total.masked_fill(total == 0, least)
 
 
 PATCH = Patch(

@@ -13,7 +13,11 @@ EFFECT = effect(__name__, "sum", did="corrected", always=True)
 @around
 def reduce(original: Any, input_: Any, *args: Any, **kwargs: Any) -> Any:
     """Sum a contiguous copy of what is not contiguous: upstream reduces a copy too, and returns the input."""
-    given = input_.contiguous()
+    from megatron.core import parallel_state
+
+    group = [*args, *kwargs.values(), None][0]
+    ranks = parallel_state.get_tensor_model_parallel_world_size() if group is None else group.size()
+    given = input_ if ranks == 1 else input_.contiguous()
     EFFECT.changed += given is not input_
     return original(given, *args, **kwargs)
 

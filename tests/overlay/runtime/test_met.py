@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,22 +125,18 @@ def test_what_is_off_is_not_given(off: Any) -> None:
     assert why(DEFECTS["megatron.mtp-mean-of-means"], FLAGS, [{**given, "mtp_num_layers": off}]) is None
 
 
-@pytest.mark.parametrize(
-    ("given", "projects"),
-    [
-        ({"rollout_batch_size": 8}, FLAGS.projects),
-        ({"rollout_batch_size": None}, ("megatron-core",)),
-        ({}, ("megatron-core",)),
-    ],
-)
-def test_a_job_of_megatrons_own_is_told_of_its_defects_alone(
-    given: dict[str, Any], projects: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("imported", [(), ("slime",), ("miles",)])
+def test_a_job_is_told_of_the_defects_of_what_it_has_imported(
+    imported: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # slime and miles may be installed beside it.
+    for name in ("slime", "miles"):  # others may be installed beside it
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in imported:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(met, "meet", lambda _engine, dialect, _parts: asked.append(dialect.projects))
-    set_args(print, met)(SimpleNamespace(**given))
-    assert asked == [projects]
+    set_args(print, met)(SimpleNamespace(rollout_batch_size=8))
+    assert asked == [(*imported, "megatron-core")]
 
 
 def test_parts_are_not_mixed() -> None:

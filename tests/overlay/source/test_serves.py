@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from decide_cases import FILES, OTHER, PROJECT, look, patch, variant
 from fake_upstream import MemoryTree, Upstream, tables, write_files
 from fake_upstream import tested as note
 
+from overlay.errors import PatchError
 from overlay.patch import Patch, Target, replaced
 from overlay.patch import variant as variant_of
 from overlay.runtime.engine import Engine
@@ -20,6 +23,10 @@ from overlay.verdict import Verdict
 HOME = "def h():\n    pass\n"
 #: An `other` that does without it.
 WENT = "x = 1\n"
+
+
+def _ours(_original: object, _module: object) -> Callable[[], str]:
+    return lambda: "ours"
 
 
 def serving() -> Patch:
@@ -64,6 +71,28 @@ def test_its_own_source_counts_where_the_one_it_serves_is(core: str) -> None:
     assert decided(there(**{"lib/core.py": core})).verdict == "unknown-source"
 
 
+def test_a_strict_job_of_its_own_project_goes_on_where_the_one_it_serves_is_only_installed(
+    upstream: Upstream, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = {"other/__init__.py": "def h():\n    return 'theirs'\n", "other/VERSION": "1.0"}
+    write_files(upstream.root, files)
+    client = Target(project=OTHER, variants=(variant_of("o", replaced("other:h", _ours)),), optional=True)
+    made = upstream.patch(others=(client,))
+    note(made, Tree([str(upstream.root)]))
+    made = made.replace(targets=(made.targets[0].replace(serves="other"), *made.targets[1:]))
+    upstream.write(core="def scale(value):\n    return value * 3\n")
+    engine = Engine(lambda: {made.id: made}, table=tables())
+    try:
+        engine.enable("all", strict=True)
+        assert upstream.load().scale(1) == 3
+        assert "NOT applied" in capfd.readouterr().err
+        with pytest.raises(PatchError, match="unknown-source"):
+            importlib.import_module("other")
+    finally:
+        engine.disable()
+        sys.modules.pop("other", None)
+
+
 def test_it_is_left_out_until_the_one_it_serves_is_there(
     upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,7 +100,7 @@ def test_it_is_left_out_until_the_one_it_serves_is_there(
     home = tmp_path / "later"
     files = {"other/__init__.py": "def h():\n    return 'theirs'\n", "other/VERSION": "1.0"}
     write_files(home, files)
-    wanted = variant_of("o", replaced("other:h", lambda _original, _module: lambda: "ours"))
+    wanted = variant_of("o", replaced("other:h", _ours))
     client = Target(project=OTHER, variants=(wanted,), optional=True)
     made = upstream.patch(others=(client,))
     note(made, Tree([str(upstream.root), str(home)]))
@@ -88,5 +117,5 @@ def test_it_is_left_out_until_the_one_it_serves_is_there(
         assert engine.status().patches[0].state == "applied"
     finally:
         engine.disable()
-        __import__("sys").modules.pop("other", None)
+        sys.modules.pop("other", None)
     assert "NOT applied" not in capfd.readouterr().err

@@ -71,9 +71,16 @@ def test_that_nothing_is_to_be_done_takes_all_sites_and_one_that_is_there() -> N
     assert word(tree(core="a = 2\n"), of_its_files, of=subject) is None
 
 
+def test_a_row_from_when_the_patch_asked_something_else_of_a_site_decides_nothing() -> None:
+    for said in ("calls g", True, None):
+        for of in (None, tree()):
+            assert word(tree(core=f"{CALLER}def f():\n    g()\n"), row(of, sites={F: said})) is None
+            assert word(tree(), row(of, sites={F: said})) is None
+
+
 def test_rows_that_say_different_things_of_equal_sites_decide_nothing() -> None:
     both = patch(variant(), variant("lib.core:A", name="1b"))
-    one, other = row(), row(variant="1b", sites={F: tree().digest(F), "lib.core:A": True})
+    one, other = row(), row(variant="1b", sites={one: tree().digest(one) for one in (F, "lib.core:A")})
     assert word(tree(), one, of=both) == "apply"
     assert word(tree(), one, other, of=both) is None
     assert look(both, tree(core=LONGER), one, other, on=tree(core=LONGER)).verdict == "apply"  # by its files
