@@ -100,7 +100,7 @@ def test_the_audit_of_a_folder_says_the_same(attack: Any, site: Path, tmp_path: 
         path.write_bytes(before)
 
 
-@pytest.mark.parametrize("patch", ["megatron.agreement", "megatron.gated-norm-over-tp"])
+@pytest.mark.parametrize("patch", ["megatron.agreement", "verl.critic-loss-scale"])
 def test_whatever_a_condition_asks_for_is_taken_away(attack: Any, patch: str) -> None:
     """A mutant that came to nothing would be left out, and be no attack."""
     asked = relied_on(load_patches()[patch], attack.tree)
