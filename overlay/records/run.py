@@ -113,18 +113,10 @@ def lines(status: Status, *, is_fork: bool = False) -> list[str]:
 
 
 def _digests() -> dict[str, str]:
-    from contextlib import suppress
+    from overlay.source.registry import PACK, loaded_from, wanted_packs
 
-    from overlay.errors import OverlayError
-    from overlay.source.own_code import of_pack
-    from overlay.source.registry import of_overlay, wanted_packs
-
-    with suppress(OSError, OverlayError):  # no job may fail because of its ledger
-        return {
-            "overlay": of_overlay(),
-            **{f"pack {one.name}": of_pack(one.package) for one in wanted_packs()},
-        }
-    return {}
+    packs = {f"pack {pack.name}": loaded_from(pack.package) for pack in wanted_packs()}
+    return {"overlay": loaded_from(PACK), **packs}
 
 
 def _told() -> Status | None:

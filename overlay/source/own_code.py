@@ -54,12 +54,13 @@ def of_files(found: dict[str, str]) -> str:
 def of_module(name: str, tree: Tree | None = None) -> str:
     """Return the digest of what a patch does and of its contract, without words.
 
-    That is the code in its folder, and what it imports of its pack; for one of ours, of `overlay.patches`.
+    That is the code in its folder, and what it imports of its pack, with the packages above; for one of ours,
+    what it imports of `overlay.patches`.
     Docstrings, comments, layout and the words of a declaration do not count.
     """
     tree = tree or Tree()
     pack = name.partition(".")[0]
-    if pack == __name__.partition(".")[0]:
+    if ours := pack == __name__.partition(".")[0]:
         pack = name.rsplit(".", 2)[0]
     inside = files(name, tree) if tree.is_package(name) else {}
     waiting = [(name, tree.file(name))]
@@ -80,6 +81,7 @@ def of_module(name: str, tree: Tree | None = None) -> str:
         found[path] = f"{module} {digest([code])}"
         package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
         names = {one for node in ast.walk(code) for one in _imported(node, package)}
+        names |= set() if ours else {module.rpartition(".")[0]}
         waiting += [(one, tree.file(one)) for one in names if f"{one}.".startswith(f"{pack}.")]
     return digest(sorted({*found.values()}))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from overlay import log
 from overlay.errors import OverlayError, SelectionError, TrustError
@@ -33,6 +34,9 @@ PACK = "overlay.patches"
 COMPAT = "overlay.compat"
 
 _CODE = (".py", ".pyc")
+
+#: Where the package of patches keeps the digest of their code, as it was before any of them was loaded.
+_LOADED = "__overlay_code__"
 
 #: The module of each patch that was loaded, by its id.
 _modules: dict[str, str] = {}
@@ -77,6 +81,30 @@ def of_overlay() -> str:
         below = package.removeprefix("overlay").strip(".")
         found.update({os.path.join(below, name): path for name, path in files(package).items()})
     return of_files(found)
+
+
+def of_patches(package: str) -> str:
+    """Return the digest of the files of overlay, if it holds our patches, or else of a pack, as they are now.
+
+    Raises `OverlayError` if there is no such package.
+    """
+    from overlay.source.own_code import of_pack
+
+    return of_overlay() if package == PACK else of_pack(package)
+
+
+def loaded_from(package: str) -> str:
+    """Return the same of the files that the patches were loaded from, empty if they were not loaded."""
+    return str(getattr(sys.modules.get(package), _LOADED, ""))
+
+
+def has_changed(package: str) -> bool:
+    """Return whether files have changed since the patches were loaded: code of both may run here."""
+    loaded = loaded_from(package)
+    try:
+        return bool(loaded) and loaded != of_patches(package)
+    except OSError:  # a file is gone
+        return True
 
 
 def of_code(patch: str) -> str:
@@ -140,6 +168,10 @@ def _of_this_code(patch: str, rows: list[Row], path: str) -> list[Row]:
     """Return the rows of a patch that were made with the code that it has now. Warn of others."""
     ours = [row for row in rows if row.patch == patch]
     code = of_code(patch) if ours else ""  # a defect has none, and rests on none
+    if code and has_changed(_package_of(patch).rpartition(".")[0]):
+        why = "files of its package have changed since this process loaded it: start a new one"
+        log.warning(f"ignored the rows of {patch} in {path}: {why}")
+        return []
     kept = [row for row in ours if row.code == code]
     if len(kept) < len(ours):
         log.warning(f"ignored the rows of {patch} in {path}: its code has changed since")
@@ -183,9 +215,13 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
 
     Raises `OverlayError` if there is none, or if a file defines no `PATCH`, or one whose id is not its place.
     """
+    package = import_module(pack)
+    if not loaded_from(pack):
+        with suppress(OSError, OverlayError):  # what cannot be read is told by what needs it
+            setattr(package, _LOADED, of_patches(pack))
     patches = {patch.id: patch for patch in (_load(name, prefix + ident) for ident, name in _listed(pack))}
     if not patches:
-        where = ", ".join(import_module(pack).__path__)
+        where = ", ".join(package.__path__)
         raise OverlayError(f"{pack} holds no patches ({where}): it is not installed completely")
     return patches
 

@@ -96,6 +96,10 @@ def test_the_code_of_a_row_is_what_a_patch_does_and_its_contract_without_words(f
         ("fix.py", "a = 2\na = 1\n"),
         ("__init__.py", f"from digestpack.lib.it.fix import a as b\n{declared}"),
         ("__init__.py", f"from digestpack.lib.it.fix import c as b\n{declared}"),
+        # Python runs the packages above first.
+        ("../__init__.py", "import digestpack.lib.it.fix as fix\nfix.a = 3\n"),
+        ("../../__init__.py", "from digestpack import setting\n"),
+        ("../../setting.py", "a = 1\n"),
     ):
         (folder / name).write_text(text)
         assert of_code("lib.it") != before, name

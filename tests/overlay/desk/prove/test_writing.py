@@ -230,3 +230,37 @@ def test_lock_pin_and_ranks_hold_what_is_trusted(toy: Toy) -> None:
     strict = {**settings, "OVERLAY_STRICT": "1"}
     assert toy.python("job.py", **strict, OVERLAY_TRUST=FILE).returncode == 0
     assert "PatchError" in toy.python("job.py", **strict).stderr
+
+
+#: A job that is changed after it has loaded the pack, and what it says of itself then.
+CHANGED = """
+import overlay, pathlib
+from overlay.runtime.process import here
+
+def said():
+    import toylib.core
+    facts = here().statement().facts
+    print(toylib.core.scale(4), facts.get("pack toy", ""), sep=": ")
+
+overlay.enable()
+said()
+file = pathlib.Path("toypack/toylib/right/__init__.py")
+file.write_text(file.read_text().replace("return x * factor", "return factor * x"))
+said()
+overlay.disable()
+overlay.enable()
+said()
+"""
+
+
+def test_a_process_says_that_it_runs_what_its_files_no_longer_say(toy: Toy) -> None:
+    """To other ranks; and what is proven of the files counts for none of what it has loaded."""
+    wrote(toy)
+    toy.write("job.py", CHANGED)
+    done = toy.python("job.py", OVERLAY_PATCHES=RIGHT, OVERLAY_TRUST=FILE)
+    first, then, again = done.stdout.splitlines()
+    assert (first[:2], then[:2], again[:2]) == ("8:", "8:", "9:"), done.stderr
+    code = re.fullmatch("8: 1, code ([0-9a-f]{12})", first)
+    assert code is not None
+    assert then == f"8: code {code[1]}, and files that have changed since it was loaded"
+    assert f"ignored the rows of {RIGHT} in {toy.folder / FILE}: files of its package have changed" in done.stderr
