@@ -17,6 +17,7 @@ from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.desk.shell import written
+from overlay.desk.watch import watch
 from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
@@ -24,6 +25,7 @@ from overlay.launch.interpreter import (
     behind_starters,
     interpreter_of,
     is_python,
+    module_of,
     of_shell,
     shell_of,
 )
@@ -95,6 +97,9 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
             environ = _environment(arguments)
             if status := _refused(arguments.words, environ):
                 return status
+            command, path = arguments.words[0], environ.get("PATH")
+            is_told = interpreter_of(arguments.words, path) or not which(command, path=path)
+            watch(environ, _remark, "" if is_told else command)
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
     _restore(environ)
@@ -218,8 +223,8 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
         way_out = _HOSTS if os.path.basename(program) == "deepspeed" else _UNTOLD
-        if is_python(program) and "-m" in behind:  # whose module starts another one
-            program = f"`{' '.join(behind[: behind.index('-m') + 2])}`"
+        if is_python(program):  # whose module starts another one
+            program = f"`{program} -m {module_of(behind)}`"
         return f"overlay cannot tell which Python {program} starts. {way_out}" if there else ""
     path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), path)
     script = written(behind, shell, path)
@@ -236,10 +241,14 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     named = ", ".join(dict.fromkeys(patched))
     named = f"{named} would be patched in this environment" if named else "it names none"
     other = f" (such as that of `{script.perhaps}`)" if script.perhaps else ""
-    # The job must not depend on whether this can be written.
-    with suppress(Exception):
-        say(f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}")
+    _remark(f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}")
     return ""
+
+
+def _remark(text: str) -> None:
+    """Say what the job must not depend on, as it may not be possible to write."""
+    with suppress(Exception):
+        say(text)
 
 
 def _check(environ: dict[str, str]) -> None:

@@ -34,7 +34,7 @@ _BETWEEN = r"[ \t]+(?:-[^\s;&|]*[ \t]+(?:[^-\s;&|][^\s;&|]*[ \t]+)?){0,8}?"
 _ENVIRONMENT = re.compile(
     rf"{_BEGIN}(?:[\w.~+@-]*/)*(?:conda|mamba|micromamba){_BETWEEN}(?:activate|run)(?![\w.-])"
     rf"|{_BEGIN}((?:[\w.~+@-]*/)*(?:hatch|pdm|pipenv|pixi|poetry|uv)){_BETWEEN}run(?![\w.-])"
-    rf"|{_BEGIN}(asdf|pyenv|module)[ \t]+(?:exec|load|local|shell)(?![\w.-])"
+    rf"|{_BEGIN}(asdf|pyenv|module)[ \t]+(?:activate|exec|load|local|shell)(?![\w.-])"
 )
 #: The most characters of a script, and scripts.
 _MOST_TEXT, _MOST_SCRIPTS = 1 << 20, 50

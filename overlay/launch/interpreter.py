@@ -57,16 +57,16 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
         return None
     # `env` may set another PATH: it is to find a bare name itself.
     bare = env and not os.path.dirname(command[0])
-    return Interpreter(path=command[0] if bare else program, options=_options(command[1:]), behind=env)
+    # Those that can keep it from start-up files or packages.
+    options = tuple(f"-{letter}" for letter, _ in _options(command[1:]) if letter in "EIPSs")
+    return Interpreter(path=command[0] if bare else program, options=options, behind=env)
 
 
 def _starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another environment or on other machines."""
     name = os.path.basename(words[0]) if words else ""
     if is_python(name):
-        before = list(takewhile(lambda word: word[:1] == "-" and word != "-m", words[1:]))
-        option, module = [*words[len(before) + 1 :], "", ""][:2]
-        return option == "-m" and module in _ELSEWHERE
+        return module_of(words) in _ELSEWHERE
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
     if name not in ("accelerate", "deepspeed"):
@@ -119,21 +119,24 @@ def is_python(program: str) -> bool:
     return name.startswith("python") and not name.removeprefix("python").strip("0123456789.t")
 
 
-def _options(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the options of an interpreter that can keep it from start-up files or packages."""
-    found: list[str] = []
+def module_of(words: Sequence[str]) -> str:
+    """Return the module that a command of Python runs by `-m`, empty if it runs none."""
+    return next((value for letter, value in _options(words[1:]) if letter == "m"), "")
+
+
+def _options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the letters of an interpreter's options, each with its value if it takes one."""
     rest = iter(words)
-    for word in rest:
-        if word[:1] != "-" or word[1:2] in ("", "-"):
+    for word in takewhile(lambda word: word[:1] == "-" and word[1:2] not in ("", "-"), rest):
+        for place, letter in enumerate(word[1:], 2):
+            if letter not in "cmWX":
+                yield letter, ""
+                continue
+            # What follows one of these letters is its value, and no other option.
+            yield letter, word[place:] or next(rest, "")
+            if letter in "cm":
+                return
             break
-        # What follows one of these letters is its argument, and no other option.
-        last = next((place for place, letter in enumerate(word) if letter in "cmWX"), len(word))
-        found += [f"-{letter}" for letter in word[1:last] if letter in "EIPSs"]
-        if word[last:] in ("W", "X"):
-            next(rest, None)
-        elif word[last : last + 1] in ("c", "m"):
-            break
-    return tuple(found)
 
 
 def of_shell(shell: Sequence[str], environ: Mapping[str, str]) -> Iterable[Interpreter]:

@@ -31,7 +31,9 @@ VARIABLES = (
 PROVE, ALONE, COMPANY = "OVERLAY_PROVE", "alone", "company"
 #: Set for the same process: which run of `overlay prove` it belongs to.
 PROVE_RUN = "OVERLAY_PROVE_RUN"
-_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, VOUCHED, PROVE, PROVE_RUN)
+#: The variable by which a process finds the `overlay run` that watches its job.
+WATCH = "OVERLAY_WATCH"
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, VOUCHED, PROVE, PROVE_RUN, WATCH)
 
 #: A value of `OVERLAY_PIN` that begins with this is a digest of so many digits, and not a path.
 DIGEST_PREFIX = "sha256:"

@@ -20,6 +20,7 @@ import os
 
 from overlay import log
 from overlay.model.rank import host, is_first, number, rank
+from overlay.model.watched import BEGUN, announce
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def begin() -> None:
         return
     _begun = os.getpid()
     atexit.register(end)
+    announce(BEGUN)
     if os.environ.get("OVERLAY_LEDGER_DIR"):
         _folder = os.path.abspath(os.environ["OVERLAY_LEDGER_DIR"])
         _code = _digests()

@@ -139,7 +139,7 @@ def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither
     for before in ([], ["nohup"], ["env", "-C", str(tmp_path)]):
         words = [*before, launcher, "python", *RAN]
         done = overlay_run(worksite, *words)
-        assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 1), done.stderr
+        assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 2), done.stderr
         assert done.stderr.startswith(f"overlay: the command is started anyway: {said}")
         for held in (["--strict"], ["--pin", file]):
             why = refused(worksite, *held, *words)
@@ -217,8 +217,9 @@ def test_a_launcher_that_is_a_python_of_ours_may_start_the_job_elsewhere(
 
 
 def test_a_launcher_that_is_a_module_may_start_the_job_elsewhere(worksite: Venv) -> None:
-    said = refused(worksite, "--strict", "python", "-u", "-m", "uv", "run", "x.py")
-    assert "overlay cannot tell which Python `python -u -m uv` starts" in said
+    for options in (["-m", "uv"], ["-u", "-m", "uv"], ["-um", "uv"], ["-W", "ignore", "-Xdev", "-muv"]):
+        said = refused(worksite, "--strict", "python", *options, "run", "x.py")
+        assert "overlay cannot tell which Python `python -m uv` starts" in said
     assert overlay_run(worksite, "--strict", "python", *RAN, "-m", "uv").stdout == "ran\n"
 
 

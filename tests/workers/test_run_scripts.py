@@ -24,7 +24,8 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
 ) -> None:
     for held in ([], ["--strict"]):
         done = overlay_run(worksite, *held, "sh", "-c", "echo ran")
-        assert (done.stdout, done.stderr) == ("ran\n", f"overlay: {CHECKED.format('sh')}")
+        assert done.stdout == "ran\n"
+        assert done.stderr.startswith(f"overlay: {CHECKED.format('sh')}")
     # A script that starts `python3` gets another one than a script that starts `python`.
     program(tmp_path / "python3", f'#!/bin/sh\nexec {other.python} "$@"\n')
     file = str(tmp_path / "overlay.lock")
@@ -32,7 +33,7 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
     path = worksite.on_path()["PATH"]
     for name, environ in (("python", other.on_path()), ("python3", {"PATH": f"{tmp_path}:{path}"})):
         done = overlay_run(worksite, "sh", "-c", "echo ran", **environ)
-        assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 1)
+        assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 2)
         said = f"sh may start any Python, and `{name}` would run without patches: "
         assert done.stderr.startswith(f"overlay: the command is started anyway: {said}")
         for held in (["--strict"], ["--pin", file]):
@@ -89,7 +90,7 @@ DIFFERENT = (
 )  # fmt: skip
 UNTOLD = (
     "source ~/.bashrc; conda activate x", "~/conda/bin/conda --no-plugins run -n x python x.py",
-    "pyenv shell 3.10", "true || pyenv exec python x.py",
+    "pyenv shell 3.10", "pyenv activate x", "true || pyenv exec python x.py",
     "export PATH=FOLDER/conda/bin:$PATH; source activate x",
     "source FOLDER/conda/bin/activate x", "true || BINS/uv run x.py",
     'L=(python3)\n[ -n "$X" ] && L=(uv run python3)\ntrue || "${L[@]}" x.py',

@@ -80,7 +80,9 @@ PATCH = Patch(
     "micro-batches. The legacy workers (0.7 with use_legacy_worker_impl other than disable) are left alone.",
     evidence="verl 0.9.0 takes the mean of a critic's loss over the mini-batch too (#6957). The contract "
     "compares gradients with one process in float64. Where only response_mask rejects, the kept tokens "
-    "count, as for one micro-batch of unpatched verl 0.8; verl 0.9 counts the rejected ones as well.",
+    "count, as for one micro-batch of unpatched verl 0.8; verl 0.9 counts the rejected ones as well. In the "
+    "seq-mean modes sequences that are rejected whole count, as in verl 0.9: there one micro-batch of "
+    "unpatched verl 0.8 divides by those that are kept.",
     changes=("numbers",),
     met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks.",
     upstream=("verl-project/verl#6957",),

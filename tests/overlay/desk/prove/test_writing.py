@@ -263,4 +263,7 @@ def test_a_process_says_that_it_runs_what_its_files_no_longer_say(toy: Toy) -> N
     code = re.fullmatch("8: 1, code ([0-9a-f]{12})", first)
     assert code is not None
     assert then == f"8: code {code[1]}, and files that have changed since it was loaded"
-    assert f"ignored the rows of {RIGHT} in {toy.folder / FILE}: files of its package have changed" in done.stderr
+    assert (
+        f"ignored the rows of {RIGHT} in {toy.folder / FILE}: files of its package have changed"
+        in done.stderr
+    )

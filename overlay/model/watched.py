@@ -1,0 +1,42 @@
+"""What a process tells the `overlay run` that watches its job. See `overlay.desk.watch`."""
+
+from __future__ import annotations
+
+import os
+
+from overlay.model.settings import WATCH
+
+#: What is told: overlay is enabled in this process; it has imported a module that a patch is for.
+ENABLED, BEGUN = "enabled", "begun"
+#: Seconds that a process waits until it is heard, at most.
+_PATIENCE = 1.0
+#: Where a line of `/proc/PID/stat` has the start of the stack, behind the name of the program.
+_STACK = 25
+
+
+def announce(word: str) -> bool:
+    """Tell it, and return whether anybody watches. Raises nothing."""
+    address = os.environ.get(WATCH)
+    if not address:
+        return False
+    try:
+        from _socket import AF_UNIX, SOCK_DGRAM, socket  # `socket` itself loads more files
+
+        sender = socket(AF_UNIX, SOCK_DGRAM)
+        try:
+            sender.settimeout(_PATIENCE)
+            sender.sendto(f"{word} {program_of('self')}".encode(), f"\0{address}".encode())
+        finally:
+            sender.close()
+    except Exception:  # noqa: BLE001 -- nobody watches any more, or not from here
+        return False
+    return True
+
+
+def program_of(process: str) -> str:
+    """Return what a process has in common with its forks, and with nothing that it executes: its stack.
+
+    Raises `OSError` if it has ended.
+    """
+    with open(f"/proc/{process}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[_STACK].decode()
