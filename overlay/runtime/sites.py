@@ -186,7 +186,8 @@ def _parts(one: Any, names: frozenset[str]) -> Iterator[tuple[Any, frozenset[str
         found += [sys.modules.get(f"{above}.{name}".rstrip(".")) for above in inside for name in asked]
         parts = gc.get_referents(*one.__closure__ or (), one.__defaults__, one.__kwdefaults__)
         yield from ((part, attributes) for part in (*found, *parts))
-        yield from ((vars(one).get(name), names) for name in ("__wrapped__", *names))
+        # Not `__wrapped__` as such: what `functools.wraps` gave it need not be called.
+        yield from ((vars(one).get(name), names) for name in names)
     elif kind is MethodType:
         yield one.__func__, frozenset()
         if type(one.__func__) is FunctionType:

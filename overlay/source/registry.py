@@ -213,7 +213,8 @@ def import_module(name: str) -> ModuleType:
 def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     """Import every patch file of a pack and return the patches by id, which begins with `prefix`.
 
-    Raises `OverlayError` if there is none, or if a file defines no `PATCH`, or one whose id is not its place.
+    Raises `OverlayError` if there is none, if a file defines no `PATCH`, or one whose id is not its place, or
+    if one that comes with overlay is missing: its rows are there.
     """
     package = import_module(pack)
     if not loaded_from(pack):
@@ -223,6 +224,10 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     if not patches:
         where = ", ".join(package.__path__)
         raise OverlayError(f"{pack} holds no patches ({where}): it is not installed completely")
+    if pack == PACK:
+        tables = {name.rpartition(".")[0] for name in _modules.values() if name.startswith(f"{PACK}.")}
+        wanted = {row.patch for table in tables for row in _rows_beside(table) if row.code}
+        _check_missing(wanted.difference(patches))
     return patches
 
 
@@ -250,10 +255,13 @@ def awaited() -> tuple[frozenset[str], list[str]]:
         raise
     projects = [one for one in known if isinstance(one, Project)]
     wanted = {one.name.partition("-")[0] for one in projects}
-    if missing := wanted.difference(ident.partition(".")[0] for ident in ids):
-        them = ", ".join(sorted(missing))
-        raise OverlayError(f"patches that come with overlay are missing ({them}): install overlay again")
+    _check_missing(wanted.difference(ident.partition(".")[0] for ident in ids))
     return frozenset(name for one in projects for name in one.packages()), ids
+
+
+def _check_missing(missing: Iterable[str]) -> None:
+    if them := ", ".join(sorted(missing)):
+        raise OverlayError(f"patches that come with overlay are missing ({them}): install overlay again")
 
 
 def _folders(folder: str) -> list[str]:

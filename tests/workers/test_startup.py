@@ -208,6 +208,23 @@ def test_patches_that_are_missing_are_an_error(tmp_path: Path, worksite: Venv, w
     assert (stopped.returncode, stopped.stdout) == (1, "")
 
 
+def test_one_patch_that_is_missing_is_told_as_soon_as_patches_are_loaded(tmp_path: Path, wheel: Path) -> None:
+    venv = Venv(tmp_path / "venv")
+    venv.unpack(wheel)
+    venv.write({"verl/__init__.py": "print(1)"})
+    (venv.site / "overlay/patches/megatron/grad_norm/__init__.py").unlink()
+    said = "patches that come with overlay are missing (megatron.grad-norm): install overlay again"
+    done = venv.run("-c", "import verl", OVERLAY="1")
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert f"overlay: NOT enabled: {said}" in done.stderr
+    stopped = venv.run("-c", "import verl", OVERLAY="1", OVERLAY_STRICT="1")
+    assert (stopped.returncode, stopped.stdout) == (1, "")
+    assert said in stopped.stderr
+    refused = venv.run("-m", "overlay", "run", "--strict", "sh", "-c", "echo 1", **venv.on_path())
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert said in refused.stderr
+
+
 # -- overlay run -----------------------------------------------------------------------------------
 
 

@@ -280,6 +280,7 @@ def by_class(ours: Any) -> Any:
         (lambda ours: (lambda *_, table={ours: 0}: len(table) * 0), False),
         (lambda ours: by_text(ours, "return ours(value, factor)"), True),
         (lambda ours: functools.wraps(ours)(by_closure(ours)), True),
+        (lambda ours: functools.wraps(ours)(by_text(ours, "return 0")), False),
         (lambda ours: by_closure(by_closure(ours)), True),
         (functools.partial, True),
         (functools.lru_cache, True),
@@ -302,7 +303,7 @@ def by_class(ours: Any) -> Any:
     ],
     ids=[
         "closure", "class", "kept", "kept apart", "kept by an instance", "side effect",
-        "key", "name", "wraps", "twice",
+        "key", "name", "wraps", "only wraps", "twice",
         "partial", "lru_cache", "wrapt", "object", "method", "mock", "list", "default",
         "registry", "attribute of a module", "import", "from import", "relative", "relative module",
         "nested", "attribute of another",
