@@ -16,7 +16,7 @@ from contextlib import suppress
 from overlay.desk.processes import marked
 from overlay.launch.interpreter import is_python
 from overlay.model.settings import WATCH, says_no
-from overlay.model.watched import BEGUN, ENABLED, announce, program_of
+from overlay.model.watched import BEGUN, ENABLED, announce, program_of, stat_of
 
 #: What a process that trains has loaded, by the beginning of the file's name.
 _TORCH = "/libtorch_"
@@ -114,7 +114,7 @@ class Watcher:
     def _look(self) -> None:
         for pid in self._started():
             with suppress(OSError):  # it has ended, or is somebody else's
-                program = program_of(str(pid))
+                program = program_of(pid)
                 if not is_python(os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")):
                     continue
                 if program in self._enabled or _TORCH not in os.fsdecode(_read(pid, "maps")):
@@ -153,8 +153,7 @@ def _is_off(pid: int) -> bool:
 def _stat(pid: int) -> tuple[int, str, str]:
     """Return the parent of a process, its state, and when it started; 0 and nothing if it has ended."""
     with suppress(OSError):
-        # The name of the program, in parentheses, may have any character.
-        fields = os.fsdecode(_read(pid, "stat")).rpartition(")")[2].split()
+        fields = stat_of(pid)
         return int(fields[1]), fields[0], fields[19]
     return 0, "", ""
 

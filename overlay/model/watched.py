@@ -10,7 +10,7 @@ from overlay.model.settings import WATCH
 ENABLED, BEGUN = "enabled", "begun"
 #: Seconds that a process waits until it is heard, at most.
 _PATIENCE = 1.0
-#: Where a line of `/proc/PID/stat` has the start of the stack, behind the name of the program.
+#: Where `stat_of` has the start of the stack.
 _STACK = 25
 
 
@@ -33,10 +33,16 @@ def announce(word: str) -> bool:
     return True
 
 
-def program_of(process: str) -> str:
+def program_of(process: int | str) -> str:
     """Return what a process has in common with its forks, and with nothing that it executes: its stack.
 
     Raises `OSError` if it has ended.
     """
+    return stat_of(process)[_STACK]
+
+
+def stat_of(process: int | str) -> list[str]:
+    """Return what `/proc` says of a process, from its state on. Raises `OSError` if it has ended."""
     with open(f"/proc/{process}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[_STACK].decode()
+        # Before that is the name of the program, in parentheses, which may have any character.
+        return file.read().rpartition(b")")[2].decode().split()

@@ -29,7 +29,7 @@ from hashlib import sha256
 
 from overlay.errors import OverlayError, SourceError
 from overlay.model.record import TYPE_CHECKING, Record
-from overlay.patch import Absent, Calls, Fact, Patch, Target
+from overlay.patch import Absent, Calls, Fact, Patch, Target, Variant
 from overlay.source.source import LARGEST, Tree, is_endless
 from overlay.verdict import APPLY, LOUD, SiteFinding
 
@@ -118,11 +118,10 @@ class Row(Record):
         variant = next((one for one in target.variants if one.name == self.variant), None)
         if variant is None:
             return False
-        asked: dict[str, Said] = {one.site: None for one in variant.replacements if one.new}
-        asked |= {fact.site: said(fact) for fact in variant.facts}
+        wanted = asked(variant)
         there = {site: self.sites.get(site, False) for site in variant.sites()}
         return all(
-            says == asked[site] if site in asked else isinstance(says, str) and not says.startswith(_CALLS)
+            says == wanted[site] if site in wanted else isinstance(says, str) and not says.startswith(_CALLS)
             for site, says in there.items()
         )
 
@@ -245,6 +244,13 @@ def files_digest(target: Target, tree: Tree) -> str:
     modules = sorted({site.partition(":")[0] for site in target.sites()})
     texts = [f"{module} {tree.text_digest(module)}" for module in modules]
     return sha256("\n".join(texts).encode()).hexdigest()[:LENGTH]
+
+
+def asked(variant: Variant) -> dict[str, Said]:
+    """Return what a row says of those sites of a variant that it gives no digest of."""
+    return {fact.site: said(fact) for fact in variant.facts} | {
+        one.site: None for one in variant.replacements if one.new
+    }
 
 
 def said(fact: Fact) -> Said:
