@@ -92,7 +92,8 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     environ = dict(os.environ)
     try:
         if environ.get("OVERLAY") and not settings.armed():
-            say(f"overlay is off for the command, because OVERLAY={environ['OVERLAY']!r} is set")
+            there = "; a job has what its cluster sets" * (os.path.basename(arguments.words[0]) == "ray")
+            say(f"overlay is off for the command, because OVERLAY={environ['OVERLAY']!r} is set{there}")
         else:
             environ = _environment(arguments)
             if status := _refused(arguments.words, environ):
