@@ -15,7 +15,7 @@ PATCH = "verl.sft-balance"
 #: What is started: it prints what each run found, as JSON in its last line.
 PROGRAM = Path(__file__).with_name("trainer_runs.py")
 #: Until the trainer and its workers are killed.
-SECONDS = 200
+SECONDS = 900
 
 
 def check(seed: str) -> str:
