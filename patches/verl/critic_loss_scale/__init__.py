@@ -84,8 +84,8 @@ PATCH = Patch(
     "seq-mean modes sequences that are rejected whole count, as in verl 0.9: there one micro-batch of "
     "unpatched verl 0.8 divides by those that are kept.",
     changes=("numbers",),
-    met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks, or in a "
-    "seq-mean mode with responses that are rejected whole.",
+    met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks, or "
+    "in a seq-mean mode with responses that are rejected whole.",
     upstream=("verl-project/verl#6957",),
     targets=one_target(
         VERL,
