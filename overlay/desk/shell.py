@@ -102,8 +102,10 @@ def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iter
         for names in _SCRIPT.findall(_COMMENT.sub(r"\1", text)):
             name = os.path.expanduser("".join(names))
             places = map(os.path.abspath, (name, os.path.join(folder, name.lstrip("./"))))
-            there = next(filter(os.path.isfile, places), None)
-            if there and there not in files and len(files) < _MOST_SCRIPTS:
+            there = next(filter(os.path.isfile, places), "")
+            # What activates an environment has been understood, and conda's says `conda activate` itself.
+            is_new = there not in (*files, "") and os.path.basename(there) != "activate"
+            if is_new and len(files) < _MOST_SCRIPTS:
                 files.append(there)
                 waiting.append((_read(there), os.path.dirname(there)))
 

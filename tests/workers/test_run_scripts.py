@@ -129,7 +129,7 @@ def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
     for place, folder in conda.items():
         (tmp_path / "conda" / place).symlink_to(folder)
     for name, venv in (("ours", worksite), ("other", other)):
-        (venv.folder / "bin/activate").write_text("")
+        (venv.folder / "bin/activate").write_text("true || conda activate x\n")  # as conda's own says
         (tmp_path / name).symlink_to(venv.folder)
     (tmp_path / "conda.sh").write_text("")
     path = f"{bins}:{worksite.folder}/bin:/usr/bin:/bin"  # and nothing else that this machine has
