@@ -98,9 +98,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
             environ = _environment(arguments)
             if status := _refused(arguments.words, environ):
                 return status
-            command, path = arguments.words[0], environ.get("PATH")
-            is_told = interpreter_of(arguments.words, path) or not which(command, path=path)
-            watch(environ, _remark, "" if is_told else command)
+            watch(environ, _remark, _starter(arguments.words, environ.get("PATH")))
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
     _restore(environ)
@@ -112,6 +110,13 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     except OSError as error:
         say(f"{arguments.words[0]} cannot be started: {error}")
         return EXIT_NO_COMMAND
+
+
+def _starter(words: Sequence[str], path: str | None) -> str:
+    """Return the program that is to start the job on this machine, empty if that is a Python itself."""
+    program = [*behind_starters(words, path)[0], ""][0]
+    is_other = program and os.path.basename(program) != "ray" and not is_python(program)
+    return program if is_other and which(program, path=path) else ""
 
 
 def _restore(environ: dict[str, str]) -> None:
@@ -208,6 +213,7 @@ def _given(command: Sequence[str], environ: dict[str, str]) -> str:
         if script and shell_of(command[at:], path):
             return _unsure(command[at:], environ)
         starts = after in ("-c", "-m") or after.endswith(".py")
+        starts = starts or ("/" in word and (after[:1] == "-" or os.path.isfile(after)))
         other = interpreter_of(command[at:], path) if starts and is_python(word) else None
         _, reason, _ = _asked(other, environ) if other else (0, "", None)
         if reason:

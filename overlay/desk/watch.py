@@ -43,8 +43,8 @@ def watch(environ: dict[str, str], say: Callable[[str], None], name: str = "") -
         watched = os.getpid()
         child = os.fork()
         if child:
-            os.waitpid(child, 0)
             environ[WATCH] = address
+            os.waitpid(child, 0)  # raises where somebody has this process ignore its children
             return
         try:
             os.setsid()
@@ -60,9 +60,11 @@ def _let_go(kept: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for at in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
+            if at in (2, kept):
+                continue
             if at < 2:  # noqa: PLR2004 -- standard input and output
                 os.dup2(nothing, at)
-            elif at not in (2, kept):
+            else:
                 os.close(at)
 
 
@@ -95,9 +97,9 @@ class Watcher:
         self._listen()
         if name and not self._has_begun and not self._named:
             self._say(
-                f"no process that {name} started here has imported, with overlay enabled, a module that a "
-                "patch is for; what runs in a container, on another machine or in a cluster that was there "
-                "before says so in its own log"
+                f"heard of no process that {name} started here and that imported, with overlay enabled, a "
+                "module that a patch is for; what runs in a container, on another machine or in a cluster "
+                "that was there before says so in its own log"
             )
 
     def _runs(self) -> bool:
@@ -120,14 +122,24 @@ class Watcher:
                 if program in self._enabled or _TORCH not in os.fsdecode(_read(pid, "maps")):
                     continue
                 self._listen()
-                if program in self._enabled or _is_off(pid):
-                    continue
+                fault = "" if program in self._enabled else self._fault(pid)
                 words = _read(pid, "cmdline").split(b"\0")[:_WORDS]
                 command = " ".join(os.fsdecode(b" ".join(words)).split())
-                if command not in self._named:
+                if fault and command not in self._named:
                     self._named.add(command)
-                    what = f"process {pid} has loaded torch, and overlay is not enabled in it"
-                    self._say(f"NOT patched: {what}: {command}")
+                    self._say(f"NOT patched: process {pid} has loaded torch, and {fault}: {command}")
+
+    def _fault(self, pid: int) -> str:
+        """Return why a Python that was not heard of is not patched, empty if it may be or is not to be."""
+        variables = _read(pid, "environ").split(b"\0")
+        switches = [one for one in variables if one.startswith(b"OVERLAY=")]
+        if any(says_no(os.fsdecode(one).partition("=")[2]) for one in switches):
+            return ""
+        if os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"):
+            return ""  # it cannot be heard from there
+        if self._mark.encode() in variables:
+            return "overlay is not enabled in it"
+        return "" if switches else "has not got the variables of `overlay run`"
 
     def _started(self) -> Iterator[int]:
         """Yield the command's process and what it has started, also what has left it since."""
@@ -141,13 +153,6 @@ class Watcher:
             found.update(new)
             waiting += new
         yield from found - {os.getpid()}
-
-
-def _is_off(pid: int) -> bool:
-    """Return whether somebody has switched overlay off for a process."""
-    begin = b"OVERLAY="
-    found = [one for one in _read(pid, "environ").split(b"\0") if one.startswith(begin)]
-    return any(says_no(os.fsdecode(one.removeprefix(begin))) for one in found)
 
 
 def _stat(pid: int) -> tuple[int, str, str]:

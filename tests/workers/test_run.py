@@ -264,8 +264,8 @@ def test_an_empty_command_is_told_so(worksite: Venv) -> None:
 
 def test_a_python_among_the_words_of_a_launcher_is_asked_too(worksite: Venv, other: Venv) -> None:
     launcher = program(worksite.folder / "bin/accelerate", f"#!{worksite.python}\nprint('ran')\n")
-    for words in (["launch", "--no_python"], ["exec"]):
-        command = [launcher, *words, str(other.python), "x.py"]
+    for words, more in ((["launch", "--no_python"], ["x.py"]), (["exec"], ["x.py"]), (["-x"], ["-u", "x"])):
+        command = [launcher, *words, str(other.python), *more]
         what = f"{launcher} may start {other.python}, which would run without patches: {other.python} is "
         assert f"strict or pinned: {what}" in refused(worksite, "--strict", *command)
         assert f"the command is started anyway: {what}" in overlay_run(worksite, *command).stderr

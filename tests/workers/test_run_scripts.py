@@ -173,6 +173,16 @@ def test_no_long_text_takes_long(worksite: Venv, tmp_path: Path) -> None:
         overlay_run(worksite, "--strict", "sh", script)  # which is stopped after two minutes
 
 
+def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: Venv, tmp_path: Path) -> None:
+    """As that of a container's entry point."""
+    script = program(tmp_path / "entry.sh", '#!/bin/sh\nexec "$@"\n')
+    for before in ([], ["sh"], ["nohup", "bash", "-e"]):
+        for venv in (worksite, other):
+            words = [*before, script, str(venv.python), "-c", "print('ran')"]
+            done = overlay_run(worksite, "--strict", *words)
+            assert (done.stdout == "ran\n") == (venv is worksite), done.stderr
+
+
 def test_what_only_the_script_is_not_is_no_script(worksite: Venv, other: Venv, tmp_path: Path) -> None:
     """Its data on standard input, or in a file."""
     data = program(tmp_path / "data.jsonl", f'{{"text": "{other.python} x.py"}}')

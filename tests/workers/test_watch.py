@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ while not os.path.exists("go") and time.monotonic() < until:
 #: The same in a process that forks, and in that fork alone.
 FORK = f"import os, sys\nif os.fork():\n    os._exit(os.wait()[1])\ndel sys.argv[1]\n{HOLD}"
 SAID = "overlay: NOT patched: process "
-LEFT = "overlay: no process that sh started here has imported, with overlay enabled, a module that a patch"
+LEFT = "overlay: heard of no process that sh started here and that imported, with overlay enabled, a module"
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def named(venv: Venv, folder: Path, line: str, **first: str) -> list[str]:
         (folder / "go").touch()
         started.wait(timeout=60)
     found = [line for line in said.read_text().splitlines() if line.startswith(SAID)]
-    return [line.partition(" in it: ")[2] for line in found]
+    return [re.split(" in it: |`: ", line)[1] for line in found]
 
 
 def test_a_python_without_overlay_is_named_and_one_with_it_is_not(
@@ -81,6 +83,7 @@ def test_a_python_without_overlay_is_named_and_one_with_it_is_not(
         plain=str(worksite.python),
         fork=f"{worksite.python} fork.py",
         off=f"OVERLAY=0 {other.python}",
+        unheard=f"env -i OVERLAY=1 {worksite.python}",
         nested=f"{worksite.python} -m overlay run {worksite.python}",
     )  # fmt: skip
     assert found == [f"{other.python} hold.py last"]
@@ -109,9 +112,17 @@ def test_at_the_end_it_says_that_nothing_was_patched(worksite: Venv, other: Venv
         done = overlay_run(worksite, "sh", "-c", f'{command} -c "{PROBE}"; exit 3', **ARMED)
         assert (done.returncode, done.stdout) == (3, "200\n"), done.stderr
         assert LEFT not in done.stderr
+    # However it was started: without standard input, and by something that does not wait for its children.
+    run = f"exec {worksite.python} -m overlay run sh -c 'test -n \"$OVERLAY_WATCH\"' <&-"
+    for handler in (signal.SIG_DFL, signal.SIG_IGN):
+        done = subprocess.run(
+            ["/bin/sh", "-c", run], cwd=worksite.folder, env=clean_environment(), capture_output=True,
+            text=True, check=True, preexec_fn=partial(signal.signal, signal.SIGCHLD, handler),
+        )  # fmt: skip
+        assert LEFT in done.stderr
     # What is no script, and what was not started, need no such word.
     for words in (["python", "-c", "pass"], ["no-such-command"]):
-        assert "no process that" not in overlay_run(worksite, *words).stderr
+        assert "heard of no process" not in overlay_run(worksite, *words).stderr
 
 
 def test_nothing_waits_for_who_watches(worksite: Venv, folder: Path) -> None:
