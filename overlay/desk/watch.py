@@ -109,7 +109,7 @@ class Watcher:
     def _listen(self) -> None:
         with suppress(BlockingIOError):  # there is no more
             while True:
-                word, _, program = self._heard.recv(64).decode().partition(" ")
+                word, _, program = self._heard.recv(64).decode(errors="replace").partition(" ")
                 self._enabled.add(program)
                 self._has_begun |= word == BEGUN
 
