@@ -68,14 +68,14 @@ def _end_all(process: subprocess.Popen[Any], mark: str) -> None:
     for sign in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:  # else the number of its group may be another's by now
             _signal(-process.pid, sign)
-        for pid in marked(mark):
+        for pid in _marked(mark):
             _signal(pid, sign)
         until = time.monotonic() + GRACE
-        while time.monotonic() < until and (process.poll() is None or marked(mark)):
+        while time.monotonic() < until and (process.poll() is None or _marked(mark)):
             time.sleep(0.05)
 
 
-def marked(mark: str) -> list[int]:
+def _marked(mark: str) -> list[int]:
     """Return the processes that have a mark in their environment. Without `/proc` there is none."""
     found = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():

@@ -15,7 +15,7 @@ from contextlib import suppress
 from shutil import which
 from typing import Any
 
-from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
+from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, remark, say
 from overlay.desk.shell import written
 from overlay.desk.watch import watch
 from overlay.errors import OverlayError, SelectionError
@@ -98,7 +98,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
             environ = _environment(arguments)
             if status := _refused(arguments.words, environ):
                 return status
-            watch(environ, _remark, _starter(arguments.words, environ.get("PATH")))
+            watch(environ, _starter(arguments.words, environ.get("PATH")))
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
     _restore(environ)
@@ -248,14 +248,8 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     named = ", ".join(dict.fromkeys(patched))
     named = f"{named} would be patched in this environment" if named else "it names none"
     other = f" (such as that of `{script.perhaps}`)" if script.perhaps else ""
-    _remark(f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}")
+    remark(f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}")
     return ""
-
-
-def _remark(text: str) -> None:
-    """Say what the job must not depend on, as it may not be possible to write."""
-    with suppress(Exception):
-        say(text)
 
 
 def _check(environ: dict[str, str]) -> None:

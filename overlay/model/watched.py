@@ -14,11 +14,12 @@ _PATIENCE = 1.0
 _STACK = 25
 
 
-def announce(word: str) -> bool:
-    """Tell it, and return whether anybody watches. Raises nothing."""
-    address = os.environ.get(WATCH)
-    if not address:
-        return False
+def announce(word: str) -> list[str]:
+    """Tell it to each that watches, and return the addresses of those. Raises nothing."""
+    return [one for one in os.environ.get(WATCH, "").split() if _send(word, one)]
+
+
+def _send(word: str, address: str) -> bool:
     try:
         from _socket import AF_UNIX, SOCK_DGRAM, socket  # `socket` itself loads more files
 
@@ -28,7 +29,7 @@ def announce(word: str) -> bool:
             sender.sendto(f"{word} {program_of('self')}".encode(), f"\0{address}".encode())
         finally:
             sender.close()
-    except Exception:  # noqa: BLE001 -- nobody watches any more, or not from here
+    except Exception:  # noqa: BLE001 -- it watches no more, or not from here
         return False
     return True
 

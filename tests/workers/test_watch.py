@@ -136,6 +136,8 @@ def test_nothing_waits_for_who_watches(worksite: Venv, folder: Path) -> None:
     try:
         wait_for(folder / "up")
         (pid,) = watching(folder)
+        # What looks for the job by its words must not find it.
+        assert b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
         held = [file.readlink() for file in Path(f"/proc/{pid}/fd").iterdir()]
         assert len(held) > 3
         assert not [file for file in held if file.is_relative_to(folder)]
@@ -153,6 +155,6 @@ def watching(folder: Path) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            is_run = b"overlay\0run\0" in (process / "cmdline").read_bytes()
-            found += [process.name] if is_run and (process / "cwd").readlink() == folder else []
+            is_one = (process / "comm").read_text() == "overlay-watch\n"
+            found += [process.name] if is_one and (process / "cwd").readlink() == folder else []
     return found
