@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from overlay.desk.output import remark
-from overlay.launch.interpreter import is_python
 from overlay.model.settings import WATCH, says_no
 from overlay.model.watched import BEGUN, ENABLED, announce, program_of, stat_of
 
-#: What a process that trains has loaded, by the beginning of the file's name.
-_TORCH = "/libtorch_"
+#: What a Python that trains has loaded, by the beginning of the file's name.
+_TORCH = b"/libtorch_python"
 #: How many words of a command are shown.
 _WORDS = 4
 #: Seconds between two looks: a tenth of how long the command runs, and not more than this.
@@ -88,6 +87,7 @@ def main(watched: int, address: str, kept: int, name: str) -> None:
     """Watch a process, and listen at a socket that is open already."""
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:
         file.write(_NAME)
+    os.chdir("/")
     _let_go(kept)
     with socket.socket(fileno=kept) as heard:
         Watcher(watched, address, heard).watch(name)
@@ -130,7 +130,8 @@ class Watcher:
             select.select([self._heard.fileno(), *ends], [], [], _BRIEF)
             self._listen()
             if (now := time.monotonic()) >= look:
-                self._look()
+                with suppress(Exception):  # whatever is odd about one process, the next look may be at others
+                    self._look()
                 look = now + min(_SELDOM, _PART * (now - start))
         self._listen()
         if name and not self._has_begun and not self._named:
@@ -155,9 +156,7 @@ class Watcher:
         for pid in self._started():
             with suppress(OSError):  # it has ended, or is somebody else's
                 program = program_of(pid)
-                if not is_python(os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")):
-                    continue
-                if program in self._enabled or _TORCH not in os.fsdecode(_read(pid, "maps")):
+                if program in self._enabled or _TORCH not in _read(pid, "maps"):
                     continue
                 self._listen()
                 fault = "" if program in self._enabled else self._fault(pid)

@@ -17,7 +17,7 @@ from worksite import ARMED, PROBE, Venv, clean_environment, overlay_run
 #: Loads what has the name of torch's library, says so, and waits to be let go.
 HOLD = """
 import mmap, os, sys, time
-with open("libtorch_x.so", "rb") as file:
+with open("libtorch_python_x.so", "rb") as file:
     held = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 open(f"up-{sys.argv[1]}", "w").close()
 until = time.monotonic() + 60
@@ -32,7 +32,7 @@ LEFT = "overlay: heard of no process that sh started here and that imported, wit
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "libtorch_x.so").write_text("x" * 4096)
+    (tmp_path / "libtorch_python_x.so").write_text("x" * 4096)
     (tmp_path / "hold.py").write_text(HOLD)
     (tmp_path / "fork.py").write_text(FORK)
     return tmp_path
@@ -131,15 +131,15 @@ def test_nothing_waits_for_who_watches(worksite: Venv, folder: Path) -> None:
     run = f"{worksite.python} -m overlay run sh -c 'touch up; sleep 60'"
     started = subprocess.Popen(
         ["/bin/sh", "-c", f"exec 9<lock; flock 9; {run} >out & wait"],
-        cwd=folder, env=clean_environment(**worksite.on_path()), start_new_session=True,
+        cwd=folder, env=clean_environment(**worksite.on_path(), JOB=str(folder)), start_new_session=True,
     )  # fmt: skip
     try:
         wait_for(folder / "up")
         (pid,) = watching(folder)
         # What looks for the job by its words must not find it.
         assert b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-        held = [file.readlink() for file in Path(f"/proc/{pid}/fd").iterdir()]
-        assert len(held) > 3
+        held = [file.readlink() for file in (Path(f"/proc/{pid}/cwd"), *Path(f"/proc/{pid}/fd").iterdir())]
+        assert len(held) > 4
         assert not [file for file in held if file.is_relative_to(folder)]
     finally:
         os.killpg(started.pid, signal.SIGKILL)
@@ -156,5 +156,6 @@ def watching(folder: Path) -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             is_one = (process / "comm").read_text() == "overlay-watch\n"
-            found += [process.name] if is_one and (process / "cwd").readlink() == folder else []
+            is_ours = f"JOB={folder}\0".encode() in (process / "environ").read_bytes()
+            found += [process.name] if is_one and is_ours else []
     return found
