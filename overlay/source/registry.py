@@ -21,7 +21,7 @@ from overlay.model.record import TYPE_CHECKING, Record
 from overlay.patch import Patch, Project
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
 
     from overlay.patch import Contract
@@ -133,19 +133,22 @@ def tables() -> Table:
     Rows of the latter, and of packs, are left out, with a warning, if the code of their patch has changed
     since. Those that come with overlay are not compared: a wheel is whole. Raises `TrustError` for no table.
     """
+    from functools import cache
+
     from overlay.source.table import Table
 
     trusted = settings.trust()
     added = _trusted(trusted)
     found: dict[str, list[Row]] = {}
+    is_changed = cache(has_changed)
 
     def load(patch: str) -> list[Row]:
         if patch not in found:
             package = _package_of(patch)
             beside = _rows_beside(package)
             if not f"{package}.".startswith(f"{PACK}."):
-                beside = _of_this_code(patch, beside, _table_of(package))
-            found[patch] = [*beside, *_of_this_code(patch, added, trusted)]
+                beside = _of_this_code(patch, beside, _table_of(package), is_changed)
+            found[patch] = [*beside, *_of_this_code(patch, added, trusted, is_changed)]
         return found[patch]
 
     return Table(load=load)
@@ -164,11 +167,11 @@ def _trusted(path: str) -> list[Row]:
         raise TrustError(f"OVERLAY_TRUST: {why}; correct it, or unset OVERLAY_TRUST") from error
 
 
-def _of_this_code(patch: str, rows: list[Row], path: str) -> list[Row]:
+def _of_this_code(patch: str, rows: list[Row], path: str, is_changed: Callable[[str], bool]) -> list[Row]:
     """Return the rows of a patch that were made with the code that it has now. Warn of others."""
     ours = [row for row in rows if row.patch == patch]
     code = of_code(patch) if ours else ""  # a defect has none, and rests on none
-    if code and has_changed(_package_of(patch).rpartition(".")[0]):
+    if code and is_changed(_package_of(patch).rpartition(".")[0]):
         why = "files of its package have changed since this process loaded it: start a new one"
         log.warning(f"ignored the rows of {patch} in {path}: {why}")
         return []
