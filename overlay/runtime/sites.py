@@ -186,8 +186,9 @@ def _parts(one: Any, names: frozenset[str]) -> Iterator[tuple[Any, frozenset[str
         found += [sys.modules.get(f"{above}.{name}".rstrip(".")) for above in inside for name in asked]
         parts = gc.get_referents(*one.__closure__ or (), one.__defaults__, one.__kwdefaults__)
         yield from ((part, attributes) for part in (*found, *parts))
-        # Not `__wrapped__` as such: what `functools.wraps` gave it need not be called.
-        yield from ((vars(one).get(name), names) for name in names)
+        # What `functools.wraps` gave it need not be called. It may be where the code hands on the wrapper.
+        hands_on = any(part is one for part in (*found, *parts))
+        yield from ((vars(one).get(name), names) for name in (*names, *["__wrapped__"] * hands_on))
     elif kind is MethodType:
         yield one.__func__, frozenset()
         if type(one.__func__) is FunctionType:

@@ -268,6 +268,20 @@ def by_class(ours: Any) -> Any:
     )().go
 
 
+def by_itself(ours: Any) -> Any:
+    """As an operation of weave's, which another function resolves."""
+
+    @functools.wraps(ours)
+    def wrapper(*given: Any, **named: Any) -> Any:
+        return resolved(wrapper)(*given, **named)
+
+    return wrapper
+
+
+def resolved(wrapper: Any) -> Any:
+    return wrapper.__wrapped__
+
+
 @pytest.mark.parametrize(
     ("wrap", "in_force"),
     [
@@ -281,6 +295,7 @@ def by_class(ours: Any) -> Any:
         (lambda ours: by_text(ours, "return ours(value, factor)"), True),
         (lambda ours: functools.wraps(ours)(by_closure(ours)), True),
         (lambda ours: functools.wraps(ours)(by_text(ours, "return 0")), False),
+        (by_itself, True),
         (lambda ours: by_closure(by_closure(ours)), True),
         (functools.partial, True),
         (functools.lru_cache, True),
@@ -303,7 +318,7 @@ def by_class(ours: Any) -> Any:
     ],
     ids=[
         "closure", "class", "kept", "kept apart", "kept by an instance", "side effect",
-        "key", "name", "wraps", "only wraps", "twice",
+        "key", "name", "wraps", "only wraps", "itself", "twice",
         "partial", "lru_cache", "wrapt", "object", "method", "mock", "list", "default",
         "registry", "attribute of a module", "import", "from import", "relative", "relative module",
         "nested", "attribute of another",
