@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from overlay.errors import ReportError
@@ -41,12 +40,6 @@ def say(text: str) -> None:
     """Write a remark to standard error: in one line, or wrapped if a person reads it on a terminal."""
     said = f"overlay: {text}"
     sys.stderr.write(f"{wrap(said, '  ', first='') if sys.stderr.isatty() else said}\n")
-
-
-def remark(text: str) -> None:
-    """Say what nothing must depend on, as it may not be possible to write."""
-    with suppress(Exception):
-        say(text)
 
 
 def folder(text: str) -> str:

@@ -15,9 +15,8 @@ from contextlib import suppress
 from shutil import which
 from typing import Any
 
-from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, remark, say
+from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.desk.shell import written
-from overlay.desk.watch import watch
 from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
@@ -98,7 +97,6 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
             environ = _environment(arguments)
             if status := _refused(arguments.words, environ):
                 return status
-            watch(environ, _starter(arguments.words, environ.get("PATH")))
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
     _restore(environ)
@@ -110,13 +108,6 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     except OSError as error:
         say(f"{arguments.words[0]} cannot be started: {error}")
         return EXIT_NO_COMMAND
-
-
-def _starter(words: Sequence[str], path: str | None) -> str:
-    """Return the program that is to start the job on this machine, empty if that is a Python itself."""
-    program = [*behind_starters(words, path)[0], ""][0]
-    is_other = program and os.path.basename(program) != "ray" and not is_python(program)
-    return program if is_other and which(program, path=path) else ""
 
 
 def _restore(environ: dict[str, str]) -> None:
@@ -212,9 +203,15 @@ def _given(command: Sequence[str], environ: dict[str, str]) -> str:
         script = word.endswith(".sh") or after[:1] == "-" or os.path.isfile(after)
         if script and shell_of(command[at:], path):
             return _unsure(command[at:], environ)
-        starts = after in ("-c", "-m") or after.endswith(".py")
-        starts = starts or ("/" in word and (after[:1] == "-" or os.path.isfile(after)))
-        other = interpreter_of(command[at:], path) if starts and is_python(word) else None
+    return _among(command, environ)
+
+
+def _among(command: Sequence[str], environ: dict[str, str]) -> str:
+    """Return what may go wrong with a Python among the words of a command, such as `exec "$@"` starts."""
+    for at in range(1, len(command)):
+        word, after = command[at], [*command[at + 1 :], ""][0]
+        starts = after in ("-c", "-m", "-u") or after.endswith(".py")
+        other = interpreter_of(command[at:], environ.get("PATH")) if starts and is_python(word) else None
         _, reason, _ = _asked(other, environ) if other else (0, "", None)
         if reason:
             what = f"{command[0]} may start {word}, which would run without patches"
@@ -242,13 +239,18 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         if reason:
             return f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
         patched += [f"`{one.path}`"] if answer else []
+    if among := _among(behind, environ):
+        return among
     if script.untold:
         what = f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`"
         return f"{what}. {_IN_SCRIPT}"
     named = ", ".join(dict.fromkeys(patched))
     named = f"{named} would be patched in this environment" if named else "it names none"
     other = f" (such as that of `{script.perhaps}`)" if script.perhaps else ""
-    remark(f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}")
+    checked = f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}"
+    # The job must not depend on whether this can be written.
+    with suppress(Exception):
+        say(f"{checked}: a patched job logs `overlay: configuration: ...`")
     return ""
 
 

@@ -90,13 +90,13 @@ def written(words: Sequence[str], shell: Sequence[str], path: str | None) -> Wri
 
 def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iterator[str]:
     """Yield the text that a shell is given or that of its script, and those of scripts which these name."""
-    is_shell, here, files = words[0] == shell[0], os.getcwd(), list[str]()
-    waiting = [("\n".join(words[1:]), here)]  # its arguments may be a command
-    options = options_of_shell(words[1:] if is_shell else ())
-    if not any(option[:2] != "--" and "c" in option for option, *_ in options):
-        file = next(filter(os.path.isfile, words[1:]), None) if is_shell else which(words[0], path=path)
+    is_shell, here = words[0] == shell[0], os.getcwd()
+    given = words[1:] if is_shell else ()
+    waiting, files = [("\n".join(given), here)], list[str]()
+    if not any(option[:2] != "--" and "c" in option for option, *_ in options_of_shell(given)):
+        file = next(filter(os.path.isfile, given), None) if is_shell else which(words[0], path=path)
         files = [os.path.abspath(file)] if file else []
-        waiting += [(_read(one), os.path.dirname(one)) for one in files] or [(_standard_input(), here)]
+        waiting = [(_read(one), os.path.dirname(one)) for one in files] or [(_standard_input(), here)]
     for text, folder in waiting:  # it grows
         yield text
         for names in _SCRIPT.findall(_COMMENT.sub(r"\1", text)):

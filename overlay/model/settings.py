@@ -31,9 +31,7 @@ VARIABLES = (
 PROVE, ALONE, COMPANY = "OVERLAY_PROVE", "alone", "company"
 #: Set for the same process: which run of `overlay prove` it belongs to.
 PROVE_RUN = "OVERLAY_PROVE_RUN"
-#: The variable with the addresses of those that watch the job of a process.
-WATCH = "OVERLAY_WATCH"
-_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, VOUCHED, PROVE, PROVE_RUN, WATCH)
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, VOUCHED, PROVE, PROVE_RUN)
 
 #: A value of `OVERLAY_PIN` that begins with this is a digest of so many digits, and not a path.
 DIGEST_PREFIX = "sha256:"

@@ -14,7 +14,7 @@ from overlay.ledger import PatchStatus, Status
 from overlay.model.rank import host
 from overlay.model.record import Record
 from overlay.records import lock as locks
-from overlay.source.registry import PACK, loaded_from, wanted_packs
+from overlay.source import registry
 from overlay.verdict import Verdict
 
 #: The most runs of ranks, such as `0-2`, that a line of a report names: there may be thousands of them.
@@ -81,14 +81,13 @@ def statement_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status) 
     from overlay.source.source import Tree
 
     tree = Tree()
-    packages = {pack.name: pack.package for pack in wanted_packs()}
     by_patch = {verdict.patch: verdict for verdict in verdicts}
     notes = {"overlay": f"on {host()}, {os.path.dirname(os.path.dirname(__file__))}"}
     facts = {
-        "overlay": _version(lock["overlay"], PACK),
+        "overlay": _version(lock["overlay"], registry.loaded_from),
         "strict": "yes" if status.strict else "no",
         "pinned": "yes" if status.pinned else "no",
-        **{f"pack {pack['name']}": _version(pack, packages[pack["name"]]) for pack in lock["pack"]},
+        **{f"pack {pack['name']}": _version(pack) for pack in lock["pack"]},
         **{f"half-patched: {what}": "yes" for what in status.half_patched},
     }
     for patch in lock["patch"]:
@@ -111,8 +110,9 @@ def statement_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status) 
     return Statement(facts=facts, notes=notes, outcome=outcome, account=account_of(status, lock))
 
 
-def _version(about: locks.Lock, package: str) -> str:
-    now, loaded = about["content"], loaded_from(package)
+def _version(about: locks.Lock, loaded: str = "") -> str:
+    """Return what is said of overlay or of a pack. `loaded`: the digest of what this process runs."""
+    now = about["content"]
     if loaded in ("", now):
         return f"{about['version']}, code {now[:12]}"
     return f"code {loaded[:12]}, and files that have changed since it was loaded"

@@ -20,7 +20,6 @@ import os
 
 from overlay import log
 from overlay.model.rank import host, is_first, number, rank
-from overlay.model.watched import BEGUN, announce
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ def begin() -> None:
         return
     _begun = os.getpid()
     atexit.register(end)
-    announce(BEGUN)
     if os.environ.get("OVERLAY_LEDGER_DIR"):
         _folder = os.path.abspath(os.environ["OVERLAY_LEDGER_DIR"])
         _code = _digests()
@@ -115,10 +113,18 @@ def lines(status: Status, *, is_fork: bool = False) -> list[str]:
 
 
 def _digests() -> dict[str, str]:
-    from overlay.source.registry import PACK, loaded_from, wanted_packs
+    from contextlib import suppress
 
-    packs = {f"pack {pack.name}": loaded_from(pack.package) for pack in wanted_packs()}
-    return {"overlay": loaded_from(PACK), **packs}
+    from overlay.errors import OverlayError
+    from overlay.source.own_code import of_pack
+    from overlay.source.registry import of_overlay, wanted_packs
+
+    with suppress(OSError, OverlayError):  # no job may fail because of its ledger
+        return {
+            "overlay": of_overlay(),
+            **{f"pack {one.name}": of_pack(one.package) for one in wanted_packs()},
+        }
+    return {}
 
 
 def _told() -> Status | None:

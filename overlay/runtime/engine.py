@@ -15,7 +15,6 @@ from overlay.model import settings
 from overlay.model.rank import is_first
 from overlay.model.record import TYPE_CHECKING
 from overlay.model.text import counted
-from overlay.model.watched import ENABLED, announce
 from overlay.records import run
 from overlay.runtime.finder import FirstFinder, runs_one_of, space_of_main
 from overlay.runtime.job_log import JobLog, introduction
@@ -249,7 +248,6 @@ class Engine:
             log.warning(sentence)
         # Processes that this one starts may start in another folder.
         os.environ.update(settings.absolute_paths())
-        announce(ENABLED)
 
     def _at_exit(self) -> None:
         """Warn of modules that were imported past the hook, and never patched."""

@@ -21,7 +21,7 @@ from overlay.model.record import TYPE_CHECKING, Record
 from overlay.patch import Patch, Project
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from types import ModuleType
 
     from overlay.patch import Contract
@@ -35,9 +35,8 @@ COMPAT = "overlay.compat"
 
 _CODE = (".py", ".pyc")
 
-#: Where the package of patches keeps the digest of their code, as it was before any of them was loaded.
-_LOADED = "__overlay_code__"
-
+#: The digest of overlay's files as they were before patches were loaded from them, empty before that.
+loaded_from = ""
 #: The module of each patch that was loaded, by its id.
 _modules: dict[str, str] = {}
 #: The rows of each table, by the package that it lies in.
@@ -83,30 +82,6 @@ def of_overlay() -> str:
     return of_files(found)
 
 
-def of_patches(package: str) -> str:
-    """Return the digest of the files of overlay, if it holds our patches, or else of a pack, as they are now.
-
-    Raises `OverlayError` if there is no such package.
-    """
-    from overlay.source.own_code import of_pack
-
-    return of_overlay() if package == PACK else of_pack(package)
-
-
-def loaded_from(package: str) -> str:
-    """Return the same of the files that the patches were loaded from, empty if they were not loaded."""
-    return str(getattr(sys.modules.get(package), _LOADED, ""))
-
-
-def has_changed(package: str) -> bool:
-    """Return whether files have changed since the patches were loaded: code of both may run here."""
-    loaded = loaded_from(package)
-    try:
-        return bool(loaded) and loaded != of_patches(package)
-    except OSError:  # a file is gone
-        return True
-
-
 def of_code(patch: str) -> str:
     """Return the digest of the code of a patch and its contract, empty if it was not loaded from a file."""
     from overlay.source.own_code import of_module
@@ -133,22 +108,19 @@ def tables() -> Table:
     Rows of the latter, and of packs, are left out, with a warning, if the code of their patch has changed
     since. Those that come with overlay are not compared: a wheel is whole. Raises `TrustError` for no table.
     """
-    from functools import cache
-
     from overlay.source.table import Table
 
     trusted = settings.trust()
     added = _trusted(trusted)
     found: dict[str, list[Row]] = {}
-    is_changed = cache(has_changed)
 
     def load(patch: str) -> list[Row]:
         if patch not in found:
             package = _package_of(patch)
             beside = _rows_beside(package)
             if not f"{package}.".startswith(f"{PACK}."):
-                beside = _of_this_code(patch, beside, _table_of(package), is_changed)
-            found[patch] = [*beside, *_of_this_code(patch, added, trusted, is_changed)]
+                beside = _of_this_code(patch, beside, _table_of(package))
+            found[patch] = [*beside, *_of_this_code(patch, added, trusted)]
         return found[patch]
 
     return Table(load=load)
@@ -167,14 +139,10 @@ def _trusted(path: str) -> list[Row]:
         raise TrustError(f"OVERLAY_TRUST: {why}; correct it, or unset OVERLAY_TRUST") from error
 
 
-def _of_this_code(patch: str, rows: list[Row], path: str, is_changed: Callable[[str], bool]) -> list[Row]:
+def _of_this_code(patch: str, rows: list[Row], path: str) -> list[Row]:
     """Return the rows of a patch that were made with the code that it has now. Warn of others."""
     ours = [row for row in rows if row.patch == patch]
     code = of_code(patch) if ours else ""  # a defect has none, and rests on none
-    if code and is_changed(_package_of(patch).rpartition(".")[0]):
-        why = "files of its package have changed since this process loaded it: start a new one"
-        log.warning(f"ignored the rows of {patch} in {path}: {why}")
-        return []
     kept = [row for row in ours if row.code == code]
     if len(kept) < len(ours):
         log.warning(f"ignored the rows of {patch} in {path}: its code has changed since")
@@ -219,13 +187,13 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     Raises `OverlayError` if there is none, if a file defines no `PATCH`, or one whose id is not its place, or
     if one that comes with overlay is missing: its rows are there.
     """
-    package = import_module(pack)
-    if not loaded_from(pack):
-        with suppress(OSError, OverlayError):  # what cannot be read is told by what needs it
-            setattr(package, _LOADED, of_patches(pack))
+    global loaded_from  # noqa: PLW0603 -- of the process
+    if pack == PACK and not loaded_from:
+        with suppress(OSError):  # what cannot be read is told by what needs it
+            loaded_from = of_overlay()
     patches = {patch.id: patch for patch in (_load(name, prefix + ident) for ident, name in _listed(pack))}
     if not patches:
-        where = ", ".join(package.__path__)
+        where = ", ".join(import_module(pack).__path__)
         raise OverlayError(f"{pack} holds no patches ({where}): it is not installed completely")
     if pack == PACK:
         tables = {name.rpartition(".")[0] for name in _modules.values() if name.startswith(f"{PACK}.")}

@@ -225,6 +225,27 @@ def test_one_patch_that_is_missing_is_told_as_soon_as_patches_are_loaded(tmp_pat
     assert said in refused.stderr
 
 
+#: What other ranks hear of overlay's code, before a file of it changes and after.
+CHANGED = """
+import os, overlay, overlay.errors, verl
+from overlay.runtime.process import here
+for _ in range(2):
+    print(here().statement().facts["overlay"])
+    with open(os.path.join(os.path.dirname(overlay.__file__), "patches/verl/grad_norm.py"), "w") as file:
+        file.write("# changed")
+"""
+
+
+def test_a_rank_says_that_files_have_changed_since_it_loaded_them(tmp_path: Path, wheel: Path) -> None:
+    venv = Venv(tmp_path / "venv")
+    venv.unpack(wheel)
+    venv.write({"verl/__init__.py": ""})
+    before, after = venv.run("-c", CHANGED, OVERLAY="1").stdout.splitlines()
+    code = before.partition(", code ")[2]
+    assert len(code) == 12
+    assert after == f"code {code}, and files that have changed since it was loaded"
+
+
 # -- overlay run -----------------------------------------------------------------------------------
 
 
