@@ -239,7 +239,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         if reason:
             return f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
         patched += [f"`{one.path}`"] if answer else []
-    if among := _among(behind, environ):
+    if among := _among(behind, environ if path is None else {**environ, "PATH": path}):
         return among
     if script.untold:
         what = f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`"

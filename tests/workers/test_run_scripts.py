@@ -180,6 +180,8 @@ def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: V
             words = [*before, script, str(venv.python), "-c", "print('ran')"]
             done = overlay_run(worksite, "--strict", *words)
             assert (done.stdout == "ran\n") == (venv is worksite), done.stderr
+    words = ["env", f"PATH={worksite.folder}/bin:/usr/bin:/bin", "sh", script, "python", "-c", "print('ran')"]
+    assert overlay_run(worksite, "--strict", *words, **other.on_path()).stdout == "ran\n"
 
 
 def test_what_only_the_script_is_not_is_no_script(worksite: Venv, other: Venv, tmp_path: Path) -> None:
