@@ -24,8 +24,8 @@ from overlay.launch.interpreter import (
     behind_starters,
     interpreter_of,
     is_python,
-    module_of,
     of_shell,
+    run_by_option,
     shell_of,
 )
 from overlay.model import settings
@@ -228,7 +228,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         there = which(command[0], path=path)  # else the command itself will say that it is not
         way_out = _HOSTS if os.path.basename(program) == "deepspeed" else _UNTOLD
         if is_python(program):  # whose module starts another one
-            program = f"`{program} -m {module_of(behind)}`"
+            program = f"`{program} -m {run_by_option(behind)}`"
         return f"overlay cannot tell which Python {program} starts. {way_out}" if there else ""
     path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), path)
     script = written(behind, shell, path)

@@ -66,7 +66,7 @@ def _starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another environment or on other machines."""
     name = os.path.basename(words[0]) if words else ""
     if is_python(name):
-        return module_of(words) in _ELSEWHERE
+        return run_by_option(words) in _ELSEWHERE
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
     if name not in ("accelerate", "deepspeed"):
@@ -119,7 +119,7 @@ def is_python(program: str) -> bool:
     return name.startswith("python") and not name.removeprefix("python").strip("0123456789.t")
 
 
-def module_of(words: Sequence[str]) -> str:
+def run_by_option(words: Sequence[str]) -> str:
     """Return the module that a command of Python runs by `-m`, empty if it runs none."""
     return next((value for letter, value in _options(words[1:]) if letter == "m"), "")
 

@@ -118,7 +118,7 @@ class Row(Record):
         variant = next((one for one in target.variants if one.name == self.variant), None)
         if variant is None:
             return False
-        wanted = asked(variant)
+        wanted = without_digest(variant)
         there = {site: self.sites.get(site, False) for site in variant.sites()}
         return all(
             says == wanted[site] if site in wanted else isinstance(says, str) and not says.startswith(_CALLS)
@@ -246,7 +246,7 @@ def files_digest(target: Target, tree: Tree) -> str:
     return sha256("\n".join(texts).encode()).hexdigest()[:LENGTH]
 
 
-def asked(variant: Variant) -> dict[str, Said]:
+def without_digest(variant: Variant) -> dict[str, Said]:
     """Return what a row says of those sites of a variant that it gives no digest of."""
     return {fact.site: said(fact) for fact in variant.facts} | {
         one.site: None for one in variant.replacements if one.new

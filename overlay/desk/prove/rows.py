@@ -21,7 +21,17 @@ from overlay.patch import Patch, Target, Variant
 from overlay.source.decide import decide
 from overlay.source.registry import of_code
 from overlay.source.source import Tree
-from overlay.source.table import Row, Table, asked, contents, files_digest, is_so, misses, rows_in, said
+from overlay.source.table import (
+    Row,
+    Table,
+    contents,
+    files_digest,
+    is_so,
+    misses,
+    rows_in,
+    said,
+    without_digest,
+)
 from overlay.verdict import APPLY
 
 
@@ -111,7 +121,7 @@ def _applied_before(patch: Patch, target: Target, version: str, table: Table) ->
 
 def _applied(variant: Variant, target: Target, blank: Row, tree: Tree) -> Row:
     """Return the row of a source on which a variant applies."""
-    sites = asked(variant)
+    sites = without_digest(variant)
     telling = {*target.replaced(), *target.tells, *variant.sites()}
     for site in target.sites():
         # A site that only other variants rely on says nothing of this one, unless it is missing.
