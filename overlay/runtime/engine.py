@@ -143,6 +143,15 @@ class Engine:
         self._wait(packages, patches, strict, at_start)
 
     def _wait(self, packages: frozenset[str], patches: Asked, strict: bool | None, at_start: bool) -> None:
+        def refuse(finder: FirstFinder, error: Exception) -> None:
+            finder.remove()
+            said = isinstance(error, OverlayError)
+            text = str(error) if said else f"{type(error).__name__}: {error}"
+            if settings.strict(strict):
+                self._wait(packages, patches, strict, at_start)
+                raise error if said else OverlayError(text) from error
+            log.warning(f"NOT enabled: {text}")
+
         def wake() -> None:
             """Open the session. In strict mode an error fails the import, each time that it is tried."""
             with self._lock:
@@ -151,18 +160,17 @@ class Engine:
                     return
                 self._woken = finder
                 try:
-                    self._open(patches, strict, finder)
-                    self._say_if_in_vain(finder)
-                except Exception as error:  # an ImportError here would be taken for that of the upstream
-                    finder.remove()
-                    said = isinstance(error, OverlayError)
-                    text = str(error) if said else f"{type(error).__name__}: {error}"
-                    if settings.strict(strict):
-                        self._wait(packages, patches, strict, at_start)
-                        raise error if said else OverlayError(text) from error
-                    log.warning(f"NOT enabled: {text}")
+                    begun = self._begin_session(patches, strict, finder)
+                except Exception as error:  # noqa: BLE001 -- an ImportError would be taken for the upstream's
+                    refuse(finder, error)
+                    return
                 finally:
                     self._woken = None
+            try:
+                self._catch_up(*begun, late=True)
+                self._say_if_in_vain(finder)
+            except Exception as error:  # noqa: BLE001 -- likewise
+                refuse(finder, error)
 
         self._waiting = FirstFinder(packages, wake, at_start=at_start)
         self._waiting.install()
@@ -185,12 +193,14 @@ class Engine:
         """Enable the selected patches now, and apply those whose modules are there already."""
         if self._waiting is not None:
             self._waiting.wake()
-        self._open(patches, strict)
+        self._catch_up(*self._begin_session(patches, strict), late=False)
         return self.status()
 
-    def _open(self, patches: Asked, strict: bool | None, waited: FirstFinder | None = None) -> None:
-        """Open a session. `waited`: the finder that an import of an upstream woke. Nothing may delay that."""
-        from overlay.runtime.session import PATIENCE, Session
+    def _begin_session(
+        self, patches: Asked, strict: bool | None, waited: FirstFinder | None = None
+    ) -> tuple[Session, bool]:
+        """Return the session, and whether it is a new one. `waited`: the finder that an import woke."""
+        from overlay.runtime.session import Session
 
         known = self.known()
         with self._lock:
@@ -231,11 +241,21 @@ class Engine:
                     f"overlay is already enabled, with patches={terms!r} and strict={session.strict}: "
                     "call overlay.disable() first to change that"
                 )
+        return session, opened
+
+    def _catch_up(self, session: Session, opened: bool, *, late: bool) -> None:
+        """Apply what modules wait for that are there. Close a session that was opened for this if that fails.
+
+        The lock is not held: a factory may import what a thread that waits for the lock is importing. `late`:
+        an import waits for this, and nothing may delay that.
+        """
+        from overlay.runtime.session import PATIENCE
+
         try:
-            if waited is None:
-                session.catch_up(PATIENCE)
-            else:
+            if late:
                 session.catch_up_late()
+            else:
+                session.catch_up(PATIENCE)
         except BaseException:
             if opened:
                 self.disable()

@@ -11,10 +11,12 @@ patches are for, and only then is told which modules to watch.
 
 from __future__ import annotations
 
+import _imp
 import _thread
 import os
 import sys
 from _frozen_importlib import ModuleSpec  # from `importlib` it would take three more files to load
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,9 +133,9 @@ class FirstFinder(WatchingFinder):
         if self.packages:
             came = fullname.partition(".")[0] in self.packages or (moved and self.missed())
             if came or runs_one_of(self.packages, space):
-                self.wake()
+                without_import_lock(self.wake)
         if moved and self._names:
-            self._passed()
+            without_import_lock(self._passed)
         if self._names:
             self._look_at_main(space)
         return super().find_spec(fullname, path, target)
@@ -151,7 +153,7 @@ class FirstFinder(WatchingFinder):
         try:
             name, silent = self.running(space)
             if name and silent:
-                self._imported(name, None)
+                without_import_lock(lambda: self._imported(name, None))
         except BaseException:
             self._looked.remove(file)  # the next import fails again
             raise
@@ -175,7 +177,7 @@ class FirstFinder(WatchingFinder):
     def _script(self, path: str) -> Any:
         """Find a watched module that is run as a script (a path hook)."""
         if _lies_in(path, self.packages):
-            self.wake()
+            without_import_lock(self.wake)
         if self._may_be(path):
             from overlay.runtime.main_module import Script, name_of
 
@@ -272,6 +274,23 @@ def runs_one_of(packages: frozenset[str], space: dict[str, Any]) -> bool:
     """Return whether what is run in a namespace is a file of one of these packages."""
     file, module = space.get("__file__"), getattr(space.get("__spec__"), "name", "")
     return (isinstance(file, str) and _lies_in(file, packages)) or module.partition(".")[0] in packages
+
+
+def without_import_lock(call: Callable[[], None]) -> None:
+    """Call something while this thread does not hold the lock with which Python asks finders.
+
+    It may wait for another thread, which needs that lock for what it imports.
+    """
+    held = 0
+    try:
+        with suppress(RuntimeError):  # it is not held, or no more
+            while True:
+                _imp.release_lock()
+                held += 1
+        call()
+    finally:
+        for _ in range(held):
+            _imp.acquire_lock()
 
 
 def _lies_in(file: str, packages: frozenset[str]) -> bool:

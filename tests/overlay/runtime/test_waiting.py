@@ -8,6 +8,7 @@ import os
 import runpy
 import sys
 import threading
+import time
 import types
 import warnings
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from overlay.errors import OverlayError, SelectionError
 from overlay.patch import Patch, Project
 from overlay.runtime import main_module
 from overlay.runtime.engine import Engine
+from overlay.runtime.session import Session
 from overlay.source import registry
 from overlay.source.registry import awaited, load_patches
 
@@ -119,6 +121,86 @@ def test_no_thread_waits_for_what_the_session_imports(armed: Armed, monkeypatch:
     monkeypatch.setattr("overlay.runtime.session.Session.catch_up_late", catch_up)
     core()
     assert waits == [False]
+
+
+@pytest.fixture
+def met(armed: Armed) -> Iterator[threading.Event]:
+    """Return what is set as soon as a thread comes to the finder of the engine that is armed."""
+    waiting: Any = armed.engine._waiting
+    came, wake = threading.Event(), waiting.wake
+
+    def waking() -> None:
+        came.set()
+        wake()
+
+    waiting.wake = waking
+    yield came
+
+
+def test_who_asks_while_another_thread_imports_the_upstream_does_not_hang(
+    armed: Armed, met: threading.Event
+) -> None:
+    """Python holds a lock that each import needs while it asks a finder."""
+    loads = threading.Event()
+
+    def load() -> dict[str, Patch]:
+        met.clear()
+        loads.set()
+        met.wait(20)
+        time.sleep(0.5)  # the other is at the engine's lock by now: if not, there is nothing to see
+        sys.modules.pop("colorsys", None)
+        __import__("colorsys")
+        return {patch.id: patch for patch in armed.patches}
+
+    armed.engine._load = load
+    asks = threading.Thread(target=armed.engine.status, daemon=True)
+    asks.start()
+    assert loads.wait(20)
+    imports = threading.Thread(target=core, daemon=True)
+    imports.start()
+    for thread in (asks, imports):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert core().scale(1) == 200
+
+
+def test_what_a_session_catches_up_with_may_import_what_another_thread_imports(
+    armed: Armed, met: threading.Event, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That thread is importing a module of its own, and comes to wait for the session."""
+    inside, going = threading.Event(), threading.Event()
+    catch_up = Session.catch_up_late
+
+    def catching_up(session: Session) -> None:
+        if threading.current_thread() is asks:
+            __import__("fakeup_user")
+        catch_up(session)
+
+    def callback() -> None:
+        inside.set()
+        going.wait(20)
+
+    def load() -> dict[str, Patch]:
+        met.clear()
+        going.set()
+        met.wait(20)
+        time.sleep(0.5)
+        return {patch.id: patch for patch in armed.patches}
+
+    monkeypatch.setattr(Session, "catch_up_late", catching_up)
+    monkeypatch.setattr(armed, "callback", callback, raising=False)
+    monkeypatch.setitem(sys.modules, "armed_of_test", armed)
+    (upstream.root / "fakeup_user.py").write_text("import armed_of_test\narmed_of_test.callback()\nimport fakeup.core\n")
+    armed.engine._load = load
+    asks = threading.Thread(target=armed.engine.status, daemon=True)
+    imports = threading.Thread(target=__import__, args=("fakeup_user",), daemon=True)
+    imports.start()
+    assert inside.wait(20)
+    asks.start()
+    for thread in (asks, imports):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert core().scale(1) == 200
 
 
 def test_whoever_asks_does_not_wait(armed: Armed) -> None:
@@ -304,7 +386,7 @@ def test_a_fork_while_another_thread_opens_the_session_waits_again(armed: Armed)
         opened.set()
         forked.wait(60)
 
-    vars(engine)["_open"] = opening
+    vars(engine)["_begin_session"] = opening
     thread = threading.Thread(target=engine._waiting.wake)  # type: ignore[union-attr]
     thread.start()
     assert opened.wait(60)
@@ -315,7 +397,7 @@ def test_a_fork_while_another_thread_opens_the_session_waits_again(armed: Armed)
         status = 1
         with suppress(BaseException):
             engine.note_fork()
-            del vars(engine)["_open"]
+            del vars(engine)["_begin_session"]
             status = 0 if engine.enabled and core().scale(1) == 200 else 2
         os._exit(status)
     forked.set()
