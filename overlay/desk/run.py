@@ -21,12 +21,14 @@ from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
     Interpreter,
+    behind_script,
     behind_starters,
     interpreter_of,
     is_python,
     of_shell,
     run_by_option,
     shell_of,
+    starts_elsewhere,
 )
 from overlay.model import settings
 from overlay.records import lock as lockfile
@@ -219,6 +221,19 @@ def _among(command: Sequence[str], environ: dict[str, str]) -> str:
     return ""
 
 
+def _handed_on(command: Sequence[str], environ: dict[str, str]) -> str:
+    """Return what may go wrong with a command that a script is given, to start it by `exec "$@"`."""
+    path = environ.get("PATH")
+    if os.sep not in "".join(command[:1]) and not command[1:]:  # a word that says what the script is to do
+        return ""
+    if other := interpreter_of(command, path):
+        _, reason, _ = _asked(other, environ)
+        what = f"its script may start {command[0]}, which would run without patches"
+        return f"{what}: {reason}. {_UNTOLD}" if reason else _given(command, environ)
+    elsewhere = starts_elsewhere(command) and not {"run", "exec"}.isdisjoint(command)
+    return _unsure(command, environ) if elsewhere or shell_of(command, path) else ""
+
+
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with a command that is no Python: it starts one, and not a patched one."""
     path = environ.get("PATH")
@@ -239,8 +254,9 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         if reason:
             return f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
         patched += [f"`{one.path}`"] if answer else []
-    if among := _among(behind, environ if path is None else {**environ, "PATH": path}):
-        return among
+    environ = environ if path is None else {**environ, "PATH": path}
+    if given := _among(behind, environ) or _handed_on(behind_script(behind, shell), environ):
+        return given
     if script.untold:
         what = f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`"
         return f"{what}. {_IN_SCRIPT}"
@@ -248,6 +264,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     named = f"{named} would be patched in this environment" if named else "it names none"
     other = f" (such as that of `{script.perhaps}`)" if script.perhaps else ""
     checked = f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}"
+    checked += "; no script was read" * script.unread
     # The job must not depend on whether this can be written.
     with suppress(Exception):
         say(f"{checked}: a patched job logs `overlay: configuration: ...`")

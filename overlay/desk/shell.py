@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from shutil import which
 
+from overlay.errors import OverlayError
 from overlay.launch.interpreter import LAUNCHERS, options_of_shell
 from overlay.model.record import Record
 
@@ -49,11 +50,14 @@ class Written(Record):
     untold: str
     #: The same, by a program that is not on the PATH, so that it may be in a branch that does not run.
     perhaps: str
+    #: Whether the script itself could not be read: it is a pipe, say, which the shell has to read.
+    unread: bool
 
 
 def written(words: Sequence[str], shell: Sequence[str], path: str | None) -> Written:
     """Search the script that a shell's command reads, and scripts that this names."""
-    text = re.sub("[\"']", "", _COMMENT.sub(r"\1", "\n".join(_texts(words, shell, path))))
+    texts = [*_texts(words, shell, path)]
+    text = re.sub("[\"']", "", _COMMENT.sub(r"\1", "\n".join(texts)))
     found: list[str] = []
     untold = perhaps = ""
     paths = [os.pathsep.join(map(os.path.expanduser, each.split(":"))) for each in _PATH.findall(text)]
@@ -85,12 +89,19 @@ def written(words: Sequence[str], shell: Sequence[str], path: str | None) -> Wri
         else:
             perhaps = perhaps or match[0]
     programs = dict.fromkeys(os.path.abspath(one) for one in found if os.path.isfile(one))
-    return Written(programs=tuple(programs), untold=untold, perhaps=perhaps)
+    return Written(programs=tuple(programs), untold=untold, perhaps=perhaps, unread=not any(texts[:1]))
 
 
 def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iterator[str]:
-    """Yield the text that a shell is given or that of its script, and those of scripts which these name."""
-    is_shell, here = words[0] == shell[0], os.getcwd()
+    """Yield the text that a shell is given or that of its script, and those of scripts which these name.
+
+    Raises `OverlayError` where there is no current folder.
+    """
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        raise OverlayError("the current folder is not there any more: cd into one that is") from error
+    is_shell = words[0] == shell[0]
     given = words[1:] if is_shell else ()
     waiting, files = [("\n".join(given), here)], list[str]()
     if not any(option[:2] != "--" and "c" in option for option, *_ in options_of_shell(given)):

@@ -51,7 +51,7 @@ class Interpreter(Record):
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
     words, env = behind_starters(words, path)
-    command = () if _starts_elsewhere(words) else _runner(words, path)
+    command = () if starts_elsewhere(words) else _runner(words, path)
     program = which(command[0], path=path) if command and is_python(command[0]) else None
     if program is None:
         return None
@@ -62,7 +62,7 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
     return Interpreter(path=command[0] if bare else program, options=options, behind=env)
 
 
-def _starts_elsewhere(words: Sequence[str]) -> bool:
+def starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another environment or on other machines."""
     name = os.path.basename(words[0]) if words else ""
     if is_python(name):
@@ -85,7 +85,7 @@ def _starts_elsewhere(words: Sequence[str]) -> bool:
 def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
     """Return the command of the shell that a command runs in, by a PATH, nothing if that is none."""
     words, _ = behind_starters(words, path)
-    command = () if _starts_elsewhere(words) else _runner(words, path)
+    command = () if starts_elsewhere(words) else _runner(words, path)
     return command if command and os.path.basename(command[0]) in _SHELLS else ()
 
 
@@ -162,6 +162,17 @@ def options_of_shell(words: Sequence[str]) -> Iterator[list[str]]:
     for word in takewhile(lambda word: word[:1] in ("-", "+") and word not in ("-", "--"), rest):
         letters = "" if word[:2] == "--" else word.lower()
         yield [word, *islice(rest, letters.count("o") + (word in ("--rcfile", "--init-file")))]
+
+
+def behind_script(words: Sequence[str], shell: Sequence[str]) -> Sequence[str]:
+    """Return the words that a script is given, of a command that runs in a shell."""
+    if words[0] != shell[0]:  # which the first line of the script names
+        return words[1:]
+    options = [*options_of_shell(words[1:])]
+    rest = words[1 + sum(map(len, options)) :]
+    rest = rest[1:] if rest and rest[0] in ("-", "--") else rest
+    letters = "".join(option for option, *_ in options if option[:2] != "--")
+    return rest if "s" in letters else rest[2 if "c" in letters else 1 :]
 
 
 def _first_line(program: str) -> list[str]:

@@ -180,6 +180,20 @@ def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: V
             words = [*before, script, str(venv.python), "-c", "print('ran')"]
             done = overlay_run(worksite, "--strict", *words)
             assert (done.stdout == "ran\n") == (venv is worksite), done.stderr
+    own = program(tmp_path / "own.sh", "echo ran\n")
+    program(tmp_path / "torchrun", f"#!{other.python}\n")
+    program(tmp_path / "uv", "#!/bin/sh\n")
+    path = f"{worksite.on_path()['PATH']}:{tmp_path}"
+    inner = program(tmp_path / "inner.sh", f"#!/bin/sh\n{other.python} x.py\n")
+    for start in (f"sh {script}", "bash -eo pipefail -c true name", script, "sh -s", f"sh -- {script}"):
+        for given in (
+            f"{tmp_path}/torchrun x.py", f"{other.python} -O x.py", f"{script} {script} {inner}",
+            f"env PATH={other.folder}/bin:/bin python x.py", f"bash {inner}", "uv run --no-sync x.py",
+        ):  # fmt: skip
+            refused(worksite, "--strict", *start.split(), *given.split(), PATH=path)
+    for healthy in ("ray", "uv sync", "--backend ray x", f"notes {other.python}", f"{worksite.python} -O x"):
+        done = overlay_run(worksite, "--strict", "sh", own, *healthy.split(), PATH=path)
+        assert done.stdout == "ran\n", done.stderr
     words = ["env", f"PATH={worksite.folder}/bin:/usr/bin:/bin", "sh", script, "python", "-c", "print('ran')"]
     assert overlay_run(worksite, "--strict", *words, **other.on_path()).stdout == "ran\n"
 
@@ -220,9 +234,22 @@ def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_pat
         f"{command} <(echo echo ran)", **worksite.on_path(),
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
+    assert "no other was checked; no script was read: a patched job" in done.stderr
     os.mkfifo(tmp_path / "fifo")
     script = program(tmp_path / "x.sh", "echo ran\n")
-    assert overlay_run(worksite, "--strict", "bash", script, str(tmp_path / "fifo")).stdout == "ran\n"
+    done = overlay_run(worksite, "--strict", "bash", script, str(tmp_path / "fifo"))
+    assert (done.stdout, "no script was read" in done.stderr) == ("ran\n", False)
+
+
+def test_a_folder_that_is_gone_is_named(worksite: Venv, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"cd {gone}; rmdir {gone}; exec {worksite.python} -m overlay run bash -c 'echo ran'"
+    done = worksite.run(
+        "-c", f"import os; os.execvp('bash', ['bash', '-c', {command!r}])", **worksite.on_path()
+    )
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert "not started: the current folder is not there any more: cd into one that is" in done.stderr
 
 
 def test_the_script_that_a_shell_reads_is_read(worksite: Venv, other: Venv, tmp_path: Path) -> None:
