@@ -117,6 +117,9 @@ def refusal(interpreter: Interpreter, answer: Reply) -> str:
             f"have the job start {sys.executable}, say by putting its folder first on the PATH"
         )
     reason = why_unarmed()
+    if not reason and os.path.dirname(PACKAGE) == os.path.realpath(site.getusersitepackages()):
+        way_out = "install overlay elsewhere, or leave out -s, -I and PYTHONNOUSERSITE"
+        reason = f"{shown} may not read {os.path.dirname(PACKAGE)}, where overlay is: {way_out}"
     if not reason and (interpreter.behind or interpreter.by):
         way_out = "leave out env"
         if not interpreter.behind:

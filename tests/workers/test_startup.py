@@ -296,6 +296,18 @@ def test_doctor_of_a_target_folder(tmp_path: Path, wheel: Path) -> None:
     assert venv.read("doctor", **armed, **venv.on_path())["armed"]
 
 
+def test_a_python_that_hides_the_user_site_is_refused_and_told_why(tmp_path: Path, wheel: Path) -> None:
+    venv, user = Venv(tmp_path / "venv"), tmp_path / "user"
+    settings = venv.folder / "pyvenv.cfg"
+    settings.write_text(settings.read_text().replace("packages = false", "packages = true"))
+    venv.unpack(wheel, user / venv.site.relative_to(venv.folder))
+    for options, status in ((["-u"], 0), (["-s"], 1), (["-I"], 1)):
+        command = [str(venv.python), *options, "-c", "print('ran')"]
+        done = venv.run("-m", "overlay", "run", "--patches", "none", *command, PYTHONUSERBASE=str(user))
+        assert done.returncode == status, done.stderr
+        assert ("install overlay elsewhere, or leave out -s, -I and" in done.stderr) == bool(status)
+
+
 def test_doctor_of_an_editable_installation(tmp_path: Path) -> None:
     venv = Venv(tmp_path / "venv", linked=False)
     venv.unpack(build_wheel(tmp_path / "checkout", "editable"))
