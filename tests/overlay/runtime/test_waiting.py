@@ -124,7 +124,7 @@ def test_no_thread_waits_for_what_the_session_imports(armed: Armed, monkeypatch:
 
 
 @pytest.fixture
-def met(armed: Armed) -> Iterator[threading.Event]:
+def met(armed: Armed) -> threading.Event:
     """Return what is set as soon as a thread comes to the finder of the engine that is armed."""
     waiting: Any = armed.engine._waiting
     came, wake = threading.Event(), waiting.wake
@@ -134,7 +134,7 @@ def met(armed: Armed) -> Iterator[threading.Event]:
         wake()
 
     waiting.wake = waking
-    yield came
+    return came
 
 
 def test_who_asks_while_another_thread_imports_the_upstream_does_not_hang(
@@ -190,7 +190,9 @@ def test_what_a_session_catches_up_with_may_import_what_another_thread_imports(
     monkeypatch.setattr(Session, "catch_up_late", catching_up)
     monkeypatch.setattr(armed, "callback", callback, raising=False)
     monkeypatch.setitem(sys.modules, "armed_of_test", armed)
-    (upstream.root / "fakeup_user.py").write_text("import armed_of_test\narmed_of_test.callback()\nimport fakeup.core\n")
+    (upstream.root / "fakeup_user.py").write_text(
+        "import armed_of_test\narmed_of_test.callback()\nimport fakeup.core\n"
+    )
     armed.engine._load = load
     asks = threading.Thread(target=armed.engine.status, daemon=True)
     imports = threading.Thread(target=__import__, args=("fakeup_user",), daemon=True)
