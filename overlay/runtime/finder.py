@@ -151,12 +151,15 @@ class FirstFinder(WatchingFinder):
             return
         self._looked.add(file)  # first: what follows imports modules, and comes here again
         try:
-            name, silent = self.running(space)
-            if name and silent:
-                without_import_lock(lambda: self._imported(name, None))
+            without_import_lock(lambda: self._report(space))
         except BaseException:
             self._looked.remove(file)  # the next import fails again
             raise
+
+    def _report(self, space: dict[str, Any]) -> None:
+        name, silent = self.running(space)
+        if name and silent:
+            self._imported(name, None)
 
     def running(self, space: dict[str, Any]) -> tuple[str, bool]:
         """Return the name of a watched module that runs in `space`, and whether its code never reports it.
