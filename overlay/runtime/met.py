@@ -40,7 +40,7 @@ def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]
         if found:
             (log.warning if any(one.state != "mended" for one in found) else log.info)(sentence(found))
     except Exception as error:  # noqa: BLE001 -- see above
-        log.debug(f"the known defects that affect this job cannot be told: {error!r}")
+        log.warning(f"the known defects that affect this job cannot be told: {error!r}")
 
 
 def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tuple[Met, ...]:

@@ -1,18 +1,19 @@
 """The known defects: their records, and whether an installation has one of them, and a patch fixes it there.
 
-The records lie beside the patches, in `_defects`: a module with `DEFECTS` for each project. Commands load
-them, and the first rank of a job that knows its settings.
+The records lie beside the patches, in `_defects`. Commands load them, and the first rank of a job that knows
+its settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from overlay.defect import READ, Defect, Dialect
+from overlay.errors import OverlayError
 from overlay.model.record import Record
 from overlay.patch import Patch, Target
 from overlay.source.decide import decide_target, sites_in
-from overlay.source.registry import COMPAT, PACK, import_module, modules_in, tables
+from overlay.source.registry import COMPAT, PACK, import_module, tables
 from overlay.source.source import Tree
 from overlay.source.table import Table
 from overlay.verdict import TargetVerdict, Verdict
@@ -37,11 +38,12 @@ def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
 
 
 def records(patches: Mapping[str, Patch]) -> list[Defect]:
-    """Return all defects as they are recorded."""
-    package = import_module(f"{PACK}._defects")
-    files = sorted(f"{package.__name__}.{name}" for folder in package.__path__ for name in modules_in(folder))
-    found = [defect for file in files for defect in import_module(file).DEFECTS]
-    # In a checkout without its patch, a defect cannot be judged.
+    """Return all defects as they are recorded. Raises `OverlayError` if records are missing."""
+    try:
+        found: Sequence[Defect] = import_module(f"{PACK}._defects").DEFECTS
+    except ImportError as error:
+        raise OverlayError(f"known defects are missing ({error}): install overlay again") from error
+    # Without its patch, a defect cannot be judged.
     return [defect for defect in found if not defect.patch or defect.patch in patches]
 
 

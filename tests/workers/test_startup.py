@@ -225,6 +225,17 @@ def test_one_patch_that_is_missing_is_told_as_soon_as_patches_are_loaded(tmp_pat
     assert said in refused.stderr
 
 
+def test_known_defects_that_are_missing_are_an_error(tmp_path: Path, wheel: Path) -> None:
+    venv = Venv(tmp_path / "venv")
+    venv.unpack(wheel)
+    (venv.site / "overlay/patches/_defects/verl.py").unlink()
+    done = venv.run("-m", "overlay", "audit")
+    said = (
+        "overlay: known defects are missing (No module named 'overlay.patches._defects.verl'): install over"
+    )
+    assert (done.returncode, done.stderr[: len(said)]) == (1, said)
+
+
 #: What other ranks hear of overlay's code, before a file of it changes and after.
 CHANGED = """
 import os, overlay, overlay.errors, verl
