@@ -8,10 +8,12 @@ looked at, and the log says what was.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from shutil import which
 from typing import Any
 
@@ -20,13 +22,15 @@ from overlay.desk.shell import written
 from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
+    LAUNCHERS,
+    SHELL,
     Interpreter,
-    behind_script,
     behind_starters,
     interpreter_of,
     is_python,
     of_shell,
     run_by_option,
+    script_of,
     shell_of,
     starts_elsewhere,
 )
@@ -103,7 +107,12 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
         raise SelectionError(f"the command was not started: {error}") from error
     _restore(environ)
     try:
-        os.execvpe(arguments.words[0], arguments.words, environ)  # noqa: S606 -- the command that was asked for
+        try:
+            os.execvpe(arguments.words[0], arguments.words, environ)  # noqa: S606 -- what was asked for
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            os.execve(SHELL, [SHELL, *arguments.words], environ)  # noqa: S606 -- as shells do
     except FileNotFoundError:
         say(f"{arguments.words[0]}: command not found")
         return EXIT_NOT_FOUND
@@ -200,19 +209,17 @@ def _given(command: Sequence[str], environ: dict[str, str]) -> str:
     command, _ = behind_starters(command, path)
     if os.path.basename(command[0]) == "ray":  # which starts it on the cluster
         return ""
-    for at in range(1, len(command)):
-        word, after = command[at], [*command[at + 1 :], ""][0]
-        script = word.endswith(".sh") or after[:1] == "-" or os.path.isfile(after)
-        if script and shell_of(command[at:], path):
+    for at, (word, after) in enumerate(pairwise([*command, ""])):
+        script = at and (word.endswith(".sh") or after[:1] == "-" or os.path.isfile(after))
+        if script and which(word, path=path) and shell_of(command[at:], path):
             return _unsure(command[at:], environ)
     return _among(command, environ)
 
 
 def _among(command: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with a Python among the words of a command, such as `exec "$@"` starts."""
-    for at in range(1, len(command)):
-        word, after = command[at], [*command[at + 1 :], ""][0]
-        starts = after in ("-c", "-m", "-u") or after.endswith(".py")
+    for at, (word, after) in enumerate(pairwise([*command, ""])):
+        starts = at and (after in ("-c", "-m", "-u") or after.endswith(".py"))
         other = interpreter_of(command[at:], environ.get("PATH")) if starts and is_python(word) else None
         _, reason, _ = _asked(other, environ) if other else (0, "", None)
         if reason:
@@ -224,14 +231,18 @@ def _among(command: Sequence[str], environ: dict[str, str]) -> str:
 def _handed_on(command: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with a command that a script is given, to start it by `exec "$@"`."""
     path = environ.get("PATH")
-    if os.sep not in "".join(command[:1]) and not command[1:]:  # a word that says what the script is to do
-        return ""
-    if other := interpreter_of(command, path):
+    behind, _ = behind_starters(command, path)
+    starts = [at for at, word in enumerate(behind) if is_python(word) or os.path.basename(word) in LAUNCHERS]
+    if not command[1:] and os.sep not in "".join(command):
+        return ""  # a word that says what the script is to do, even if a program is called so
+    if behind and (os.sep in behind[0] or starts[:1] == [0]) and (other := interpreter_of(command, path)):
         _, reason, _ = _asked(other, environ)
         what = f"its script may start {command[0]}, which would run without patches"
         return f"{what}: {reason}. {_UNTOLD}" if reason else _given(command, environ)
-    elsewhere = starts_elsewhere(command) and not {"run", "exec"}.isdisjoint(command)
-    return _unsure(command, environ) if elsewhere or shell_of(command, path) else ""
+    elsewhere = starts_elsewhere(behind) and (starts[:1] == [0] or not {"run", "exec"}.isdisjoint(behind))
+    ends = behind[starts[0] + 1 :] if starts else ()
+    likely = any(word in ("-c", "-m") or word.endswith(".py") for word in ends)
+    return _unsure(command, environ) if elsewhere or likely or shell_of(command, path) else ""
 
 
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
@@ -255,7 +266,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
             return f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
         patched += [f"`{one.path}`"] if answer else []
     environ = environ if path is None else {**environ, "PATH": path}
-    if given := _among(behind, environ) or _handed_on(behind_script(behind, shell), environ):
+    if given := _among(behind, environ) or _handed_on(script_of(behind, shell)[1], environ):
         return given
     if script.untold:
         what = f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`"

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from shutil import which
 
-from overlay.errors import OverlayError
-from overlay.launch.interpreter import LAUNCHERS, options_of_shell
+from overlay.launch.interpreter import LAUNCHERS, script_of
 from overlay.model.record import Record
+from overlay.model.settings import current_folder
 
 #: A line up to its comment, which is in no quotes.
 _COMMENT = re.compile(r"""^((?:[^'"\n]|'[^'\n]*'|"[^"\n]*")*?)(?:^|(?<=\s))#.*$""", re.MULTILINE)
@@ -97,17 +97,19 @@ def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iter
 
     Raises `OverlayError` where there is no current folder.
     """
-    try:
-        here = os.getcwd()
-    except FileNotFoundError as error:
-        raise OverlayError("the current folder is not there any more: cd into one that is") from error
-    is_shell = words[0] == shell[0]
-    given = words[1:] if is_shell else ()
-    waiting, files = [("\n".join(given), here)], list[str]()
-    if not any(option[:2] != "--" and "c" in option for option, *_ in options_of_shell(given)):
-        file = next(filter(os.path.isfile, given), None) if is_shell else which(words[0], path=path)
-        files = [os.path.abspath(file)] if file else []
-        waiting = [(_read(one), os.path.dirname(one)) for one in files] or [(_standard_input(), here)]
+    here, script = current_folder(), script_of(words, shell)[0]
+    text, files = "", list[str]()
+    if script == "-c":
+        text = "\n".join(words[1:])
+    elif script == "-s":
+        text = _standard_input()
+    else:
+        own = words[0] == shell[0] and os.path.exists(script)  # else the PATH is searched for it
+        file = script if own else which(script, mode=os.R_OK, path=path)
+        if file:
+            files.append(os.path.abspath(file))
+            text, here = _read(file), os.path.dirname(files[0])
+    waiting = [(text, here)]
     for text, folder in waiting:  # it grows
         yield text
         for names in _SCRIPT.findall(_COMMENT.sub(r"\1", text)):

@@ -31,6 +31,8 @@ _HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile")
 #: Shells without `"$@"`.
 _OTHER_SHELLS = ("csh", "fish", "tcsh")
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
+#: What runs a script without a first line that names something, as shells and `execvp` of C do.
+SHELL = "/bin/sh"
 #: As what a script starts Python.
 _NAMES = ("python", "python3")
 
@@ -161,28 +163,35 @@ def options_of_shell(words: Sequence[str]) -> Iterator[list[str]]:
     rest = iter(words)
     for word in takewhile(lambda word: word[:1] in ("-", "+") and word not in ("-", "--"), rest):
         letters = "" if word[:2] == "--" else word.lower()
-        yield [word, *islice(rest, letters.count("o") + (word in ("--rcfile", "--init-file")))]
+        yield [word, *islice(rest, letters.count("o") + (word in ("--emulate", "--rcfile", "--init-file")))]
 
 
-def behind_script(words: Sequence[str], shell: Sequence[str]) -> Sequence[str]:
-    """Return the words that a script is given, of a command that runs in a shell."""
+def script_of(words: Sequence[str], shell: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the script of a command that runs in a shell, and the words that it is given.
+
+    In place of the script it is `-c` for a text among the words, and `-s` for the standard input.
+    """
     if words[0] != shell[0]:  # which the first line of the script names
-        return words[1:]
+        return words[0], words[1:]
     options = [*options_of_shell(words[1:])]
     rest = words[1 + sum(map(len, options)) :]
     rest = rest[1:] if rest and rest[0] in ("-", "--") else rest
     letters = "".join(option for option, *_ in options if option[:2] != "--")
-    return rest if "s" in letters else rest[2 if "c" in letters else 1 :]
+    if "c" in letters:
+        return "-c", rest[2:]
+    return ("-s", rest) if "s" in letters or not rest else (rest[0], rest[1:])
 
 
 def _first_line(program: str) -> list[str]:
-    """Return the command that a script names in its first line, none if it names none."""
+    """Return the command that runs a script, which its first line names; none if it is no script."""
     try:
         with open(program, "rb") as file:
             first, second = (os.fsdecode(file.readline(1024)) for _ in range(2))
     except OSError:
         return []
-    words = first[2:].split() if first.startswith("#!") else []
+    if not first.startswith("#!"):
+        return [SHELL] if program.endswith(".sh") else []
+    words = first[2:].split()
     if words and second.startswith("'''exec' "):
         # Installers write it so if a path is too long for a first line, or has a space in it.
         with suppress(ValueError):

@@ -165,12 +165,23 @@ def _expanded(path: str) -> str:
     return os.path.join(os.path.expanduser("~"), path[2:]) if path.startswith("~/") else path
 
 
+def current_folder() -> str:
+    """Return the folder that this process is in. Raises `SelectionError` if that was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise SelectionError("the current folder is not there any more: cd into one that is") from error
+
+
 def absolute_paths(environ: Environ = os.environ) -> dict[str, str]:
-    """Return the variables of an environment that hold a path, each as an absolute path."""
+    """Return the variables of an environment that hold a path, each as an absolute path.
+
+    Raises `SelectionError` if one is relative and the current folder was deleted.
+    """
     paths = {"OVERLAY_PIN": pin(environ), "OVERLAY_TRUST": trust(environ)}
     paths["OVERLAY_LEDGER_DIR"] = _expanded(environ.get("OVERLAY_LEDGER_DIR", "").strip())
     return {
-        name: os.path.abspath(path)
+        name: path if os.path.isabs(path) else os.path.normpath(os.path.join(current_folder(), path))
         for name, path in paths.items()
         if path and not path.startswith(DIGEST_PREFIX)
     }

@@ -143,11 +143,11 @@ class Engine:
         self._wait(packages, patches, strict, at_start)
 
     def _wait(self, packages: frozenset[str], patches: Asked, strict: bool | None, at_start: bool) -> None:
-        def refuse(finder: FirstFinder, error: Exception) -> None:
+        def refuse(finder: FirstFinder, error: BaseException) -> None:
             finder.remove()
-            said = isinstance(error, OverlayError)
+            said = isinstance(error, OverlayError) or not isinstance(error, Exception)
             text = str(error) if said else f"{type(error).__name__}: {error}"
-            if settings.strict(strict):
+            if not isinstance(error, Exception) or settings.strict(strict):  # or it was interrupted
                 self._wait(packages, patches, strict, at_start)
                 raise error if said else OverlayError(text) from error
             log.warning(f"NOT enabled: {text}")
@@ -161,7 +161,8 @@ class Engine:
                 self._woken = finder
                 try:
                     begun = self._begin_session(patches, strict, finder)
-                except Exception as error:  # noqa: BLE001 -- an ImportError would be taken for the upstream's
+                except BaseException as error:  # noqa: BLE001 -- an ImportError would be taken for the upstream's
+                    self.disable()
                     refuse(finder, error)
                     return
                 finally:
@@ -169,7 +170,7 @@ class Engine:
             try:
                 self._catch_up(*begun, late=True)
                 self._say_if_in_vain(finder)
-            except Exception as error:  # noqa: BLE001 -- likewise
+            except BaseException as error:  # noqa: BLE001 -- likewise
                 refuse(finder, error)
 
         self._waiting = FirstFinder(packages, wake, at_start=at_start)

@@ -187,7 +187,10 @@ class Session:
             return
         with self._lock:
             busy = self._busy.setdefault(name, _thread.RLock())
-        if not busy.acquire(timeout=-1 if patience is None else patience):
+        own: bool = busy._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
+        # Something that this thread imports for the module may bring it here again.
+        again = own and patience is not None
+        if again or not busy.acquire(timeout=-1 if patience is None else patience):
             return
         try:
             key, mine = (name, run_as(module)), self._watched.get(name, [])

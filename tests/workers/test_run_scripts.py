@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 from contextlib import suppress
@@ -182,16 +183,28 @@ def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: V
             assert (done.stdout == "ran\n") == (venv is worksite), done.stderr
     own = program(tmp_path / "own.sh", "echo ran\n")
     program(tmp_path / "torchrun", f"#!{other.python}\n")
-    program(tmp_path / "uv", "#!/bin/sh\n")
+    for name in ("deepspeed", "ray", "uv"):
+        program(tmp_path / name, "#!/bin/sh\n")
+    program(tmp_path / "vllm", f"#!{other.python}\n")
     path = f"{worksite.on_path()['PATH']}:{tmp_path}"
     inner = program(tmp_path / "inner.sh", f"#!/bin/sh\n{other.python} x.py\n")
     for start in (f"sh {script}", "bash -eo pipefail -c true name", script, "sh -s", f"sh -- {script}"):
         for given in (
             f"{tmp_path}/torchrun x.py", f"{other.python} -O x.py", f"{script} {script} {inner}",
             f"env PATH={other.folder}/bin:/bin python x.py", f"bash {inner}", "uv run --no-sync x.py",
+            "uv python x.py", f"deepspeed --hostfile {inner} x.py", "ray submit x.yaml",
         ):  # fmt: skip
             refused(worksite, "--strict", *start.split(), *given.split(), PATH=path)
-    for healthy in ("ray", "uv sync", "--backend ray x", f"notes {other.python}", f"{worksite.python} -O x"):
+    for healthy in (
+        "ray",
+        "uv sync",
+        "--backend ray x",
+        f"notes {other.python}",
+        f"{worksite.python} -O x",
+        "python8 x",
+        "vllm x",
+        "vllm --backend ray",
+    ):
         done = overlay_run(worksite, "--strict", "sh", own, *healthy.split(), PATH=path)
         assert done.stdout == "ran\n", done.stderr
     words = ["env", f"PATH={worksite.folder}/bin:/usr/bin:/bin", "sh", script, "python", "-c", "print('ran')"]
@@ -229,42 +242,61 @@ def test_an_interactive_shell_keeps_the_terminal(worksite: Venv) -> None:
 
 def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_path: Path) -> None:
     command = f"{worksite.python} -m overlay run --strict bash"
-    done = worksite.run(
-        "-c", "import os, sys; os.execvp('bash', ['bash', '-c', sys.argv[1]])",
-        f"{command} <(echo echo ran)", **worksite.on_path(),
-    )  # fmt: skip
-    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
-    assert "no other was checked; no script was read: a patched job" in done.stderr
+    data = program(tmp_path / "data", "x")
+    for line in (f"{command} <(echo echo ran) {data}", f"echo echo ran | {command} -s {data}"):
+        done = worksite.run(
+            "-c", "import os, sys; os.execvp('bash', ['bash', '-c', sys.argv[1]])", line, **worksite.on_path()
+        )
+        assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
+        assert "no other was checked; no script was read: a patched job" in done.stderr
     os.mkfifo(tmp_path / "fifo")
     script = program(tmp_path / "x.sh", "echo ran\n")
     done = overlay_run(worksite, "--strict", "bash", script, str(tmp_path / "fifo"))
     assert (done.stdout, "no script was read" in done.stderr) == ("ran\n", False)
 
 
+def test_a_script_whose_first_line_names_nothing_runs_in_sh(
+    worksite: Venv, other: Venv, tmp_path: Path
+) -> None:
+    words = (program(tmp_path / "x.sh", 'echo "ran $0 $1"\n'), "a b")
+    done = overlay_run(worksite, "--strict", *words)
+    assert (done.stdout, CHECKED.format(words[0]) in done.stderr) == (f"ran {words[0]} a b\n", True)
+    program(tmp_path / "x.sh", f"{other.python} x.py\n")
+    for before in ([], ["nohup"]):
+        assert f"{other.python} is a different Python" in refused(worksite, "--strict", *before, *words)
+
+
 def test_a_folder_that_is_gone_is_named(worksite: Venv, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
-    gone.mkdir()
-    command = f"cd {gone}; rmdir {gone}; exec {worksite.python} -m overlay run bash -c 'echo ran'"
-    done = worksite.run(
-        "-c", f"import os; os.execvp('bash', ['bash', '-c', {command!r}])", **worksite.on_path()
-    )
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert "not started: the current folder is not there any more: cd into one that is" in done.stderr
+    for start in ("overlay run bash -c 'echo ran'", "overlay run --pin x.lock python -c 1"):
+        command = f"mkdir -p {gone}; cd {gone}; rmdir {gone}; exec {worksite.python} -m {start}"
+        done = worksite.run(
+            "-c", f"import os; os.execvp('bash', ['bash', '-c', {command!r}])", **worksite.on_path()
+        )
+        assert (done.stdout, done.returncode) == ("", 2)
+        assert "not started: the current folder is not there any more: cd into one that is" in done.stderr
 
 
 def test_the_script_that_a_shell_reads_is_read(worksite: Venv, other: Venv, tmp_path: Path) -> None:
     """Its standard input, or a file."""
     (tmp_path / "install").write_text(f"true || {other.python} x.py\n")
+    (tmp_path / "data").write_text("x")
+    (tmp_path / "below").mkdir()
+    shutil.copy(tmp_path / "install", tmp_path / "below/found")
+    path = f"{worksite.on_path()['PATH']}:{tmp_path}/below"
     for words in (
         "bash < install",
         "bash -s x < install",
         "bash -eo pipefail install",
         "bash -- install",
         "bash install -c 4",
+        "bash -s -- data < install",
+        "bash --rcfile data install",
+        "bash found data",
     ):
         done = worksite.run(
             "-c", "import os, sys; os.chdir(sys.argv[1]); os.execvp('bash', ['bash', '-c', sys.argv[2]])",
-            str(tmp_path), f"{worksite.python} -m overlay run --strict {words}", **worksite.on_path(),
+            str(tmp_path), f"{worksite.python} -m overlay run --strict {words}", PATH=path,
         )  # fmt: skip
         assert f"{other.python} is a different Python" in done.stderr, words
 

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -250,3 +251,22 @@ def test_a_target_in_an_archive(
     assert (verdict.verdict, verdict.where()) == ("apply", f"fakeup {version}")
     engine.enable()
     assert upstream.load().scale(1) == 200
+
+
+def test_what_a_late_patch_imports_does_not_patch_its_module_first(
+    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A finder stands in front by then, so that whatever is imported has the engine catch up."""
+
+    def reach(original: Any, module: Any) -> Any:
+        sys.meta_path.insert(0, in_front)
+        importlib.util.find_spec("no_such_module")
+        return triple(original, module)
+
+    in_front: Any = types.SimpleNamespace(find_spec=lambda *_: None)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    core, engine = upstream.load(), engines(upstream.patch({"fakeup.core:scale": reach}))
+    assert engine.enable().patches[0].state == "applied"
+    assert core.scale(1) == 200
+    assert capsys.readouterr().err == ""
+    engine.disable()

@@ -343,6 +343,24 @@ def test_each_package_that_a_patch_changes_is_watched() -> None:
     assert changed <= awaited()[0]
 
 
+@pytest.mark.parametrize("at", ["choose", "Session.catch_up_late"])
+def test_the_next_import_goes_on_with_what_was_interrupted(
+    armed: Armed, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Ctrl-C in a notebook, where the cell is run again."""
+
+    def interrupted(*_given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        where = "overlay.runtime.engine" if at == "choose" else "overlay.runtime.session"
+        patched.setattr(f"{where}.{at}", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            core()
+    assert armed.engine.enabled
+    assert core().scale(1) == 200
+
+
 def test_what_enable_is_given_holds_when_the_upstream_is_imported(armed: Armed, upstream: Upstream) -> None:
     other = upstream.patch({"fakeup.user:use": lambda original, _: lambda value: 7}, name="fakeup.user")
     armed.patches.append(other)
