@@ -189,8 +189,8 @@ class Session:
             busy = self._busy.setdefault(name, _thread.RLock())
         own: bool = busy._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
         # Something that this thread imports for the module may bring it here again.
-        again = own and patience is not None
-        if again or not busy.acquire(timeout=-1 if patience is None else patience):
+        nested = own and patience is not None
+        if nested or not busy.acquire(timeout=-1 if patience is None else patience):
             return
         try:
             key, mine = (name, run_as(module)), self._watched.get(name, [])
