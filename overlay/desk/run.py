@@ -177,6 +177,7 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
             say(f"the command was not started{why}: {reason}")
             return status
         unsure = _given(words, environ)
+    unsure = unsure or _of_ranks(environ)
     if not unsure:
         return 0
     if not _held(environ):
@@ -201,6 +202,13 @@ def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str,
         reason = "" if known else f"{interpreter.path} cannot be asked whether it would be: {error}"
         return EXIT_NO_COMMAND, reason, None
     return EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer), answer
+
+
+def _of_ranks(environ: dict[str, str]) -> str:
+    """Return what may go wrong with the Python that the environment names to torchrun."""
+    program = environ.get("PYTHON_EXEC")
+    _, reason, _ = _asked(Interpreter(path=program), environ) if program else (0, "", None)
+    return f"PYTHON_EXEC names a Python that would run without patches: {reason}" if reason else ""
 
 
 def _given(command: Sequence[str], environ: dict[str, str]) -> str:

@@ -50,10 +50,12 @@ class Reply(Record):
 #: Lines that a Python answers with.
 _ANSWERS = 4
 _PROBE = (
-    "import sys; m = sys.modules.get('overlay.launch.startup'); "
+    "import os, sys; m = sys.modules.get('overlay.launch.startup'); "
     "p = sys.modules.get('overlay.runtime.process'); "
-    "print('overlay-probe', int(p is not None and p.here().enabled), sys.executable, sys.prefix, "
-    "m.__file__ if m else '', sep='\\n')"
+    "enabled = str(int(p is not None and p.here().enabled)); "
+    "said = enabled, sys.executable, sys.prefix, m.__file__ if m else ''; "
+    # sys.stdout may lead elsewhere, or be unable to print a path.
+    "os.write(1, os.fsencode('\\n'.join(('overlay-probe', *said, ''))))"
 )
 
 
@@ -69,10 +71,8 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
     Raises `OSError` if it cannot be started, or not within a minute.
     """
     words = (*interpreter.behind, *interpreter.by, interpreter.path, *interpreter.options)
-    with (
-        TemporaryFile() as output,
-        TemporaryFile() as errors,
-    ):  # of a pipe, a process in the background holds one end
+    # Of a pipe, a process in the background would hold one end.
+    with _scratch() as output, _scratch() as errors:
         try:
             done = subprocess.run(
                 [*words, "-c", _PROBE], env={**environ}, timeout=60, check=False,
@@ -97,9 +97,14 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
     )
 
 
+def _scratch() -> IO[bytes]:
+    """Open a file of its own, in memory if there may be no folder to write to."""
+    return open(os.memfd_create("overlay"), "w+b") if hasattr(os, "memfd_create") else TemporaryFile()
+
+
 def _read(file: IO[bytes]) -> str:
     file.seek(0)
-    return file.read().decode(errors="replace")
+    return os.fsdecode(file.read())
 
 
 def refusal(interpreter: Interpreter, answer: Reply) -> str:

@@ -272,6 +272,25 @@ def test_a_python_among_the_words_of_a_launcher_is_asked_too(worksite: Venv, oth
         assert overlay_run(worksite, "--strict", launcher, *words, "python", "x.py").stdout == "ran\n"
 
 
+def test_the_python_that_the_environment_names_to_torchrun_is_asked(worksite: Venv, other: Venv) -> None:
+    for words in (["python", *RAN], ["sh", "-c", "echo ran"]):
+        for venv in (worksite, other):
+            done = overlay_run(worksite, "--strict", *words, PYTHON_EXEC=str(venv.python))
+            refusal = "PYTHON_EXEC names a Python that would run without patches: " in done.stderr
+            assert (done.stdout, refusal) == (("ran\n", False) if venv is worksite else ("", True))
+
+
+def test_a_python_that_prints_in_its_own_way_is_asked(tmp_path: Path, worksite: Venv, wheel: Path) -> None:
+    venv = Venv(tmp_path / "ï")
+    venv.unpack(wheel)
+    venv.write({"sitecustomize.py": "import sys; sys.stdout = sys.stderr"})
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for odd in ({"PYTHONIOENCODING": "utf-16"}, plain):
+        for words in (["python"], ["sh", "-c", 'python "$@"', "x"]):
+            done = overlay_run(venv, "--strict", *words, "-c", "import os; os.write(1, b'ran')", **odd)
+            assert done.stdout == "ran", done.stderr
+
+
 def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:
     file = str(tmp_path / "overlay.lock")
     for chosen in ("acme/fakeup.scale,-megatron.agreement", "none", "all"):
