@@ -6,6 +6,7 @@ import _thread
 import atexit
 import os
 import sys
+from contextlib import suppress
 
 from overlay import log
 from overlay._version import __version__
@@ -21,6 +22,9 @@ from overlay.runtime.job_log import JobLog, introduction
 from overlay.runtime.unpickled import half_patched
 from overlay.source import registry
 from overlay.source.selection import Selection, choose
+
+#: How often a fork looks whether a session is open: for 10 s or so, as the other thread may wait for this one.
+_FORK_WAITS = 500
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -98,14 +102,31 @@ class Engine:
         self._opened: Session | None = None
         #: The finder that waits for the first import of an upstream, to open the session then.
         self._waiting: FirstFinder | None = None
-        #: The same while it opens the session.
+        #: The same while it opens the session, and the thread that does so.
         self._woken: FirstFinder | None = None
+        self._waker = 0
         #: What became of the patches of sessions that are closed.
         self._past: dict[str, Entry] = {}
         #: The known defects that the job of this process meets.
         self.met: tuple[Met, ...] = ()
         #: Says in the job's log what this process is run with, and what is in place.
         self.job_log = JobLog(self.configuration, self.account)
+
+    def before_fork(self) -> None:
+        """Wait until no other thread opens the session: a fork has the locks of its imports, and not it."""
+        from time import sleep
+
+        for _ in range(_FORK_WAITS):
+            if self._lock.acquire(timeout=0.01):
+                if self._woken is None or self._waker == _thread.get_ident():
+                    return
+                self._lock.release()
+            sleep(0.01)
+
+    def after_fork(self) -> None:
+        """Go on in the parent."""
+        with suppress(RuntimeError):  # it has waited in vain
+            self._lock.release()
 
     def note_fork(self) -> None:
         """Renew the locks in a fork: the thread that held one is gone."""
@@ -158,20 +179,21 @@ class Engine:
                 finder, self._waiting = self._waiting, None
                 if finder is None:
                     return
-                self._woken = finder
+                self._woken, self._waker = finder, _thread.get_ident()
                 try:
                     begun = self._begin_session(patches, strict, finder)
                 except BaseException as error:  # noqa: BLE001 -- an ImportError would be taken for the upstream's
+                    self._woken = None
                     self.disable()
                     refuse(finder, error)
                     return
-                finally:
-                    self._woken = None
             try:
                 self._catch_up(*begun, late=True)
                 self._say_if_in_vain(finder)
             except BaseException as error:  # noqa: BLE001 -- likewise
                 refuse(finder, error)
+            finally:
+                self._woken = None
 
         self._waiting = FirstFinder(packages, wake, at_start=at_start)
         self._waiting.install()

@@ -108,6 +108,7 @@ class FirstFinder(WatchingFinder):
         #: Files that run as `__main__` and have been looked at. The caller asks about what runs now.
         main = None if at_start else getattr(sys.modules.get("__main__"), "__file__", None)
         self._looked: set[object] = {None, main}
+        self._removed = False
 
     def watch(self, names: frozenset[str], imported: Imported, passed: Callable[[], None]) -> None:
         """Watch modules. `passed` is called if another finder has stood in front: it may have found one."""
@@ -129,6 +130,8 @@ class FirstFinder(WatchingFinder):
         moved = sys.meta_path[0] is not self and self in sys.meta_path
         if moved:
             self.install()  # another finder stands in front, and may find a watched module, or has
+            if self._removed:  # by another thread, in the meantime
+                self.remove()
         space = space_of_main(sys._getframe(1))  # noqa: SLF001 -- who imports
         if self.packages:
             came = fullname.partition(".")[0] in self.packages or (moved and self.missed())
@@ -196,6 +199,7 @@ class FirstFinder(WatchingFinder):
 
     def remove(self) -> None:
         """Leave the path, and the path hooks."""
+        self._removed = True
         super().remove()
         sys.path_hooks[:] = [hook for hook in sys.path_hooks if hook != self._script]
         for path, found in list(sys.path_importer_cache.items()):
@@ -235,7 +239,13 @@ class HookedLoader:
         module.__loader__ = self.real
         self.real.exec_module(module)
         # A module may have put another one in its place.
-        self._imported(self._name, sys.modules.get(self._name, module))
+        found = sys.modules.get(self._name, module)
+        try:
+            self._imported(self._name, found)
+        except BaseException as error:
+            if getattr(spec, "_initializing", False):  # else it was there before, as on a reload
+                _spoil(found, error)
+            raise
 
     def get_code(self, name: str) -> CodeType | None:
         """Return the code by which the module is run as `__main__`, and reported."""
@@ -251,6 +261,22 @@ class HookedLoader:
         module = self.real.load_module(name)
         self._imported(self._name, module)
         return module
+
+
+def _spoil(module: object, error: BaseException) -> None:
+    """Let whoever takes a name from a module that was refused as it was imported get the error as well.
+
+    Python hands the module to a thread that waits for the import, even if that fails.
+    """
+
+    class Refused(type(sys)):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:
+            if name.startswith("__"):
+                return super().__getattribute__(name)
+            raise type(error)(*error.args)
+
+    with suppress(TypeError):  # it is no module, or of a class with a layout of its own
+        module.__class__ = Refused
 
 
 def spec_of(module: object) -> ModuleSpec | None:
@@ -320,9 +346,10 @@ def when_executed(spec: ModuleSpec, name: str, imported: Imported) -> None:
                 return  # its execution failed
             try:
                 imported(name, found)
-            except BaseException:
+            except BaseException as error:
                 # The import fails, as from a loader, and must fail again when it is tried again.
                 sys.modules.pop(name, None)
+                _spoil(found, error)
                 raise
 
     spec.__class__ = ListeningSpec

@@ -23,7 +23,11 @@ def here() -> Engine:
                 unpickled.tell = _engine.status
                 run.tell = _engine.last_words
                 if hasattr(os, "register_at_fork"):
-                    os.register_at_fork(after_in_child=_engine.note_fork)
+                    os.register_at_fork(
+                        before=_engine.before_fork,
+                        after_in_parent=_engine.after_fork,
+                        after_in_child=_engine.note_fork,
+                    )
     return _engine
 
 

@@ -270,3 +270,36 @@ def test_what_a_late_patch_imports_does_not_patch_its_module_first(
     assert core.scale(1) == 200
     assert capsys.readouterr().err == ""
     engine.disable()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_thread_that_waits_for_a_module_that_is_refused_gets_the_error_too(
+    upstream: Upstream, engines: Engines, early: bool
+) -> None:
+    """Python gives it a module whose import failed in another thread. `early`: the hook was there before."""
+    engine, inside = engines(upstream.patch({"fakeup.core:scale": failing("no")})), threading.Event()
+    caught: list[BaseException] = []
+
+    def refused() -> None:
+        try:
+            exec("from fakeup.core import scale", {})
+        except BaseException as error:
+            caught.append(error)
+
+    def callback() -> None:
+        if not engine.enabled:
+            engine.enable(strict=True)
+        if threads[1].ident is None:
+            threads[1].start()
+        inside.wait(0.5)  # by then it waits: if not, it imports the module itself
+
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=text + "import fakeup\nfakeup.callback()\n")
+    upstream.load("fakeup").callback = callback  # type: ignore[attr-defined]
+    threads = [threading.Thread(target=refused, daemon=True) for _ in range(2)]
+    if early:
+        engine.enable(strict=True)
+    threads[0].start()
+    for thread in threads:
+        thread.join(20)
+    assert [type(error) for error in caught] == [PatchError] * 2

@@ -361,6 +361,52 @@ def test_the_next_import_goes_on_with_what_was_interrupted(
     assert core().scale(1) == 200
 
 
+def test_a_fork_waits_until_the_session_is_open(armed: Armed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child has the locks of what another thread imports, and not that thread."""
+    engine, opens, go, said = armed.engine, threading.Event(), threading.Event(), list[str]()
+
+    def catch_up(_: Session) -> None:
+        engine.before_fork()  # a fork by the thread itself does not
+        engine.after_fork()
+        opens.set()
+        go.wait(20)
+        said.append("open")
+
+    def forks() -> None:
+        engine.before_fork()
+        said.append("forks")
+        engine.after_fork()
+
+    monkeypatch.setattr(Session, "catch_up_late", catch_up)
+    threads = [threading.Thread(target=call, daemon=True) for call in (core, forks)]
+    threads[0].start()
+    assert opens.wait(20)
+    threads[1].start()
+    threads[1].join(0.2)
+    go.set()
+    for thread in threads:
+        thread.join(20)
+    assert said == ["open", "forks"]
+    assert armed.engine._lock.acquire(timeout=1)
+
+
+def test_a_finder_that_another_thread_removes_does_not_come_back(armed: Armed) -> None:
+    finder: Any = next(one for one in sys.meta_path if getattr(one, "overlay_finder", False))
+    install = finder.install
+
+    def removed() -> None:
+        armed.engine.disable()
+        install()
+
+    finder.install = removed
+    sys.meta_path.insert(0, types.SimpleNamespace(find_spec=lambda *_: None))  # type: ignore[arg-type]
+    try:
+        importlib.util.find_spec("no_such_module")
+        assert finder not in sys.meta_path
+    finally:
+        del sys.meta_path[0]
+
+
 def test_what_enable_is_given_holds_when_the_upstream_is_imported(armed: Armed, upstream: Upstream) -> None:
     other = upstream.patch({"fakeup.user:use": lambda original, _: lambda value: 7}, name="fakeup.user")
     armed.patches.append(other)
