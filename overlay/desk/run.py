@@ -48,8 +48,8 @@ _UNTOLD = (
     "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
 )
 _IN_SCRIPT = (
-    "What to do: put `overlay run` into the script, right before the Python that it starts; or set "
-    "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
+    "What to do: put `overlay run` into the script, right before the Python that it starts, and start the "
+    "script without it; or set OVERLAY=1 and OVERLAY_STRICT=1 in place of it, and nothing is checked"
 )
 _HOSTS = (
     "What to do: DeepSpeed hands few variables on to other machines, so put OVERLAY=1 and OVERLAY_STRICT=1 "
@@ -301,5 +301,6 @@ def _check(environ: dict[str, str]) -> None:
         engine.enable()
         engine.disable()
     finally:
-        os.environ.clear()
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
         os.environ.update(before)

@@ -17,6 +17,8 @@ from overlay.model.settings import current_folder
 _COMMENT = re.compile(r"""^((?:[^'"\n]|'[^'\n]*'|"[^"\n]*")*?)(?:^|(?<=\s))#.*$""", re.MULTILINE)
 #: What begins a word, and what one is that has no variable in it.
 _BEGIN, _WORD = r"(?<![\w$})*?\].,/~+@-])", r"[\w./~+@-]+"
+#: A variable, and one with a value that stands in for it.
+_VARIABLE, _DEFAULT = re.compile(r"\$(\w+)"), re.compile(r"\$\{(\w+):?[-=]([^{}$]*)\}")
 #: Another script, which it may start or source; behind a variable, it may lie beside this one.
 _SCRIPT = re.compile(
     rf"{_BEGIN}(?:(?:ba|da|k|z)?sh|source|\.)(?:[ \t]+-\w+)*[ \t]+({_WORD})"
@@ -26,7 +28,8 @@ _SCRIPT = re.compile(
 _NAMED = re.compile(rf"{_BEGIN}((?:[\w.~+@-]*/)*)(python[\d.]*|{'|'.join(LAUNCHERS)})(?![\w./-])")
 #: What activates an environment: that which it lies in, or of conda another one, by its name.
 _ACTIVATE = re.compile(
-    rf"{_BEGIN}((?:[\w.~+@-]*/)*activate)(?![\w./-])(?:[ \t]+([\w./~+]{_WORD}|\w)(?![\w>&]))?"
+    rf"(?:{_BEGIN}((?:[\w.~+@-]*/)+activate)|{_BEGIN}(?:source|\.)[ \t]+(activate))(?![\w./-])"
+    rf"(?:[ \t]+([\w./~+]{_WORD}|\w)(?![\w>&]))?"
 )
 #: The folders before a variable, such as the PATH that there was: what comes after it is found later.
 _PATH = re.compile(r"\bPATH=([^\s;&|$`]+)")
@@ -57,7 +60,7 @@ class Written(Record):
 def written(words: Sequence[str], shell: Sequence[str], path: str | None) -> Written:
     """Search the script that a shell's command reads, and scripts that this names."""
     texts = [*_texts(words, shell, path)]
-    text = re.sub("[\"']", "", _COMMENT.sub(r"\1", "\n".join(texts)))
+    text = re.sub("[\"']", "", "\n".join(texts))
     found: list[str] = []
     untold = perhaps = ""
     paths = [os.pathsep.join(map(os.path.expanduser, each.split(":"))) for each in _PATH.findall(text)]
@@ -69,7 +72,7 @@ def written(words: Sequence[str], shell: Sequence[str], path: str | None) -> Wri
         elif name not in ("python", "python3"):
             found += [which(name, path=each) or "" for each in (*paths, path)]
     for match in _ACTIVATE.finditer(text):
-        file, name = os.path.expanduser(match[1]), match[2] or ""
+        file, name = os.path.expanduser(match[1] or match[2]), match[3] or ""
         if "/" not in file:  # the shell need not be able to run what it sources
             found_at = (which(file, mode=os.R_OK, path=each) for each in (*paths, path))
             file = next(filter(None, found_at), file)
@@ -110,9 +113,10 @@ def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iter
             files.append(os.path.abspath(file))
             text, here = _read(file), os.path.dirname(files[0])
     waiting = [(text, here)]
-    for text, folder in waiting:  # it grows
+    for whole, folder in waiting:  # it grows
+        text = _DEFAULT.sub(lambda found: os.environ.get(found[1]) or found[2], _COMMENT.sub(r"\1", whole))
         yield text
-        for names in _SCRIPT.findall(_COMMENT.sub(r"\1", text)):
+        for names in _SCRIPT.findall(_VARIABLE.sub(r"${\1}", text)):
             name = os.path.expanduser("".join(names))
             places = map(os.path.abspath, (name, os.path.join(folder, name.lstrip("./"))))
             there = next(filter(os.path.isfile, places), "")

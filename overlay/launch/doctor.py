@@ -47,6 +47,8 @@ class Reply(Record):
         return self.prefix != os.path.realpath(sys.prefix)
 
 
+#: Seconds that a Python may take to start, from a file system that is slow.
+_PATIENCE = 600
 #: Lines that a Python answers with.
 _ANSWERS = 4
 _PROBE = (
@@ -68,19 +70,19 @@ def armed_environment() -> dict[str, str]:
 def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
     """Start a Python as a command would, under its environment, and return what became of it.
 
-    Raises `OSError` if it cannot be started, or not within a minute.
+    Raises `OSError` if it cannot be started, or not within `_PATIENCE`.
     """
     words = (*interpreter.behind, *interpreter.by, interpreter.path, *interpreter.options)
     # Of a pipe, a process in the background would hold one end.
     with _scratch() as output, _scratch() as errors:
         try:
             done = subprocess.run(
-                [*words, "-c", _PROBE], env={**environ}, timeout=60, check=False,
+                [*words, "-c", _PROBE], env={**environ}, timeout=_PATIENCE, check=False,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
                 start_new_session=True,  # an interactive shell would take the terminal
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise TimeoutError(f"{interpreter.path} did not start within 60 s") from error
+            raise TimeoutError(f"{interpreter.path} did not start within {_PATIENCE} s") from error
         text, heard = (_read(file) for file in (output, errors))
     found = text.rpartition("overlay-probe\n")[2].split("\n")
     said = "\n".join(line for line in heard.splitlines() if line.startswith("overlay: "))

@@ -68,7 +68,9 @@ def starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another environment or on other machines."""
     name = os.path.basename(words[0]) if words else ""
     if is_python(name):
-        return run_by_option(words) in _ELSEWHERE
+        module = run_by_option(words)
+        name = module.partition(".")[0]
+        words = words[words.index(module) :] if module in words else words
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
     if name not in ("accelerate", "deepspeed"):

@@ -176,7 +176,7 @@ def read(path: str) -> Lock:
         whole = form == FORMAT and with_digest(lock)["digest"] == lock["digest"] and bool(facts(lock))
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         what = f"is damaged, or of another overlay: {type(error).__name__}: {error}"
-        raise LockError(f"{path} {what}; write it with `overlay lock --update`") from error
+        raise LockError(f"{path} {what}; write it with `OVERLAY_PIN= overlay lock --update`") from error
     if form != FORMAT:
         what = f"was written by another overlay (format {form!r:.20}, this one reads {FORMAT})"
     elif not whole:
@@ -184,7 +184,7 @@ def read(path: str) -> Lock:
     else:
         what = "" if plain else "is damaged: a value in it has the wrong type"
     if what:
-        raise LockError(f"{path} {what}; write it with `overlay lock --update`")
+        raise LockError(f"{path} {what}; write it with `OVERLAY_PIN= overlay lock --update`")
     return lock
 
 

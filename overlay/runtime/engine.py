@@ -23,7 +23,7 @@ from overlay.runtime.unpickled import half_patched
 from overlay.source import registry
 from overlay.source.selection import Selection, choose
 
-#: How often a fork looks whether a session is open: for 10 s or so, as the other thread may wait for this one.
+#: How often a fork looks whether a session is open: for 10 s or so. The other thread may wait for this one.
 _FORK_WAITS = 500
 
 if TYPE_CHECKING:
@@ -189,7 +189,8 @@ class Engine:
                     return
             try:
                 self._catch_up(*begun, late=True)
-                self._say_if_in_vain(finder)
+                finder.wake = lambda: self._say_if_in_vain(finder)
+                finder.wait_for(packages)
             except BaseException as error:  # noqa: BLE001 -- likewise
                 refuse(finder, error)
             finally:

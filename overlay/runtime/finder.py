@@ -84,12 +84,21 @@ class WatchingFinder:
 
     def install(self) -> None:
         """Stand in front of all other finders."""
-        # In one step: another thread may be walking along the path.
-        sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
+        _put(self, [self])
 
     def remove(self) -> None:
         """Leave the path."""
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        _put(self, [])
+
+
+def _put(finder: WatchingFinder, in_front: list[Any]) -> None:
+    """Take a finder out of the path, and put some in front."""
+    _imp.acquire_lock()  # which others hold as they are asked, and may change the path
+    try:
+        # A new list: another thread may be walking along the old one, and must come to each finder.
+        sys.meta_path = [*in_front, *(other for other in sys.meta_path if other is not finder)]
+    finally:
+        _imp.release_lock()
 
 
 class FirstFinder(WatchingFinder):

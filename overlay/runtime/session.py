@@ -109,7 +109,8 @@ class Session:
             for entry in self.entries.values() if not self.closed else ():
                 entry.settle()
             self.closed = True
-            self._finder.remove()
+        self._finder.remove()  # without the lock: the import that this waits for may need it
+        with self._lock:
             for entry in reversed(self.entries.values()):
                 works = entry.status().in_force
                 entry.revert()

@@ -264,6 +264,12 @@ def test_an_empty_command_is_told_so(worksite: Venv) -> None:
 
 def test_a_python_among_the_words_of_a_launcher_is_asked_too(worksite: Venv, other: Venv) -> None:
     launcher = program(worksite.folder / "bin/accelerate", f"#!{worksite.python}\nprint('ran')\n")
+    hosts = str(worksite.folder / "pyvenv.cfg")
+    for module in ("deepspeed.launcher.runner", "accelerate.commands.launch"):
+        words = ["python", "-m", module, "--deepspeed_hostfile", hosts, "x.py"]
+        assert f"cannot tell which Python `python -m {module}` starts" in refused(
+            worksite, "--strict", *words
+        )
     for words, more in ((["launch", "--no_python"], ["x.py"]), (["exec"], ["x.py"]), (["-x"], ["-u", "x"])):
         command = [launcher, *words, str(other.python), *more]
         what = f"{launcher} may start {other.python}, which would run without patches: {other.python} is "

@@ -71,6 +71,8 @@ HEALTHY = (
     ". OURS/bin/activate x", "source activate x", "PATH=FOLDER/conda/bin:$PATH; source activate base",
     'V=OURS; export PATH="$V/bin:/usr/bin:/bin"', ". FOLDER/conda/bin/activate base",
     'echo "conda env is ready, run training now"', "cat <<X\nActivate conda first, then run this\nX",
+    "PATH=FOLDER/conda/bin:$PATH; echo activate the environment", "P=${UNSET:-OURS/bin/python}; $P -V",
+    "$HERE/bin/python -V || ${PWD:-OTHER}/bin/python -V",
     "export PATH=$PATH:OTHER/bin", 'PATH="${PATH}:OTHER/bin"',
 )  # fmt: skip
 DIFFERENT = (
@@ -83,6 +85,8 @@ DIFFERENT = (
     "if true; then P=OTHER/bin/python; fi; true || $P x.py", "true || python3.99 x.py",
     'true || bash "$(dirname "$0")/bin/nested.sh"', ". ./bin/nested.sh", "./other/bin/python -V",
     "export PATH=FOLDER/user:$PATH; true || torchrun x.py", "FOLDER/py@3/bin/python x.py",
+    "P=${UNSET:-OTHER/bin/python}; true || $P x.py", "true || . ${UNSET:=OTHER}/bin/activate",
+    "PATH=${UNSET-OTHER/bin}:$PATH", 'D=$(dirname "$0"); true || bash "$D/bin/nested.sh"',
     "bash -c 'bash BINS/nested.sh'", ". BINS/nested", "bash -x BINS/nested", "source BINS/nested.slurm",
     ". FOLDER/conda/bin/activate mine", "PATH=/nothing:OTHER/bin:OURS/bin",
     "export PATH=OTHER/bin${PATH:+:${PATH}}", "true || env PATH=OTHER/bin python x.py",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fake_upstream import Engines, Upstream, failing, past_the_hook, triple
 
-from overlay.errors import PatchError
+from overlay.errors import OverlayError, PatchError
 
 BAD = "def scale(value, factor=2):\n    return value + factor\n"
 
@@ -278,12 +278,12 @@ def test_a_thread_that_waits_for_a_module_that_is_refused_gets_the_error_too(
 ) -> None:
     """Python gives it a module whose import failed in another thread. `early`: the hook was there before."""
     engine, inside = engines(upstream.patch({"fakeup.core:scale": failing("no")})), threading.Event()
-    caught: list[BaseException] = []
+    caught: list[OverlayError] = []
 
     def refused() -> None:
         try:
-            exec("from fakeup.core import scale", {})
-        except BaseException as error:
+            from fakeup.core import scale  # noqa: F401
+        except OverlayError as error:
             caught.append(error)
 
     def callback() -> None:

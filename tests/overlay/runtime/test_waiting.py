@@ -399,7 +399,7 @@ def test_a_finder_that_another_thread_removes_does_not_come_back(armed: Armed) -
         install()
 
     finder.install = removed
-    sys.meta_path.insert(0, types.SimpleNamespace(find_spec=lambda *_: None))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, types.SimpleNamespace(find_spec=lambda *_: None))
     try:
         importlib.util.find_spec("no_such_module")
         assert finder not in sys.meta_path
