@@ -218,6 +218,10 @@ def _given(command: Sequence[str], environ: dict[str, str]) -> str:
     if os.path.basename(command[0]) == "ray":  # which starts it on the cluster
         return ""
     for at, (word, after) in enumerate(pairwise([*command, ""])):
+        if word in ("--no-python", "--no_python") and (
+            given := _handed_on(command[0], command[at + 1 :], environ)
+        ):
+            return given
         script = at and (word.endswith(".sh") or after[:1] == "-" or os.path.isfile(after))
         if script and which(word, path=path) and shell_of(command[at:], path):
             return _unsure(command[at:], environ)
@@ -236,8 +240,8 @@ def _among(command: Sequence[str], environ: dict[str, str]) -> str:
     return ""
 
 
-def _handed_on(command: Sequence[str], environ: dict[str, str]) -> str:
-    """Return what may go wrong with a command that a script is given, to start it by `exec "$@"`."""
+def _handed_on(starter: str, command: Sequence[str], environ: dict[str, str]) -> str:
+    """Return what may go wrong with a command that another one is given, to start it as by `exec "$@"`."""
     path = environ.get("PATH")
     behind, _ = behind_starters(command, path)
     starts = [at for at, word in enumerate(behind) if is_python(word) or os.path.basename(word) in LAUNCHERS]
@@ -245,8 +249,10 @@ def _handed_on(command: Sequence[str], environ: dict[str, str]) -> str:
         return ""  # a word that says what the script is to do, even if a program is called so
     if behind and (os.sep in behind[0] or starts[:1] == [0]) and (other := interpreter_of(command, path)):
         _, reason, _ = _asked(other, environ)
-        what = f"its script may start {command[0]}, which would run without patches"
-        return f"{what}: {reason}. {_UNTOLD}" if reason else _given(command, environ)
+        if reason:
+            what = f"{starter} may start {command[0]}, which would run without patches"
+            return f"{what}: {reason}. {_UNTOLD}"
+        return _given(command, environ)
     elsewhere = starts_elsewhere(behind) and (starts[:1] == [0] or not {"run", "exec"}.isdisjoint(behind))
     ends = behind[starts[0] + 1 :] if starts else ()
     likely = any(word in ("-c", "-m") or word.endswith(".py") for word in ends)
@@ -274,7 +280,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
             return f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
         patched += [f"`{one.path}`"] if answer else []
     environ = environ if path is None else {**environ, "PATH": path}
-    if given := _among(behind, environ) or _handed_on(script_of(behind, shell)[1], environ):
+    if given := _among(behind, environ) or _handed_on(behind[0], script_of(behind, shell)[1], environ):
         return given
     if script.untold:
         what = f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`"

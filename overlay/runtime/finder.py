@@ -144,7 +144,7 @@ class FirstFinder(WatchingFinder):
         space = space_of_main(sys._getframe(1))  # noqa: SLF001 -- who imports
         if self.packages:
             came = fullname.partition(".")[0] in self.packages or (moved and self.missed())
-            if came or runs_one_of(self.packages, space):
+            if came or (not self._names and runs_one_of(self.packages, space)):
                 without_import_lock(self.wake)
         if moved and self._names:
             without_import_lock(self._passed)
@@ -194,6 +194,7 @@ class FirstFinder(WatchingFinder):
         if _lies_in(path, self.packages):
             without_import_lock(self.wake)
         if self._may_be(path):
+            without_import_lock(_load_main_module)
             from overlay.runtime.main_module import Script, name_of
 
             if name := name_of(path, self._names):
@@ -312,6 +313,10 @@ def runs_one_of(packages: frozenset[str], space: dict[str, Any]) -> bool:
     """Return whether what is run in a namespace is a file of one of these packages."""
     file, module = space.get("__file__"), getattr(space.get("__spec__"), "name", "")
     return (isinstance(file, str) and _lies_in(file, packages)) or module.partition(".")[0] in packages
+
+
+def _load_main_module() -> None:
+    from overlay.runtime import main_module  # noqa: F401
 
 
 def without_import_lock(call: Callable[[], None]) -> None:

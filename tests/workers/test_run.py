@@ -264,6 +264,11 @@ def test_an_empty_command_is_told_so(worksite: Venv) -> None:
 
 def test_a_python_among_the_words_of_a_launcher_is_asked_too(worksite: Venv, other: Venv) -> None:
     launcher = program(worksite.folder / "bin/accelerate", f"#!{worksite.python}\nprint('ran')\n")
+    script = program(worksite.folder / "own.py", f"#!{other.python}\n")
+    for option in ("--no-python", "--no_python"):
+        words = [launcher, option, script]
+        assert f"{launcher} may start {script}, which would run" in refused(worksite, "--strict", *words)
+    assert overlay_run(worksite, "--strict", launcher, script).stdout == "ran\n"
     hosts = str(worksite.folder / "pyvenv.cfg")
     for module in ("deepspeed.launcher.runner", "accelerate.commands.launch"):
         words = ["python", "-m", module, "--deepspeed_hostfile", hosts, "x.py"]

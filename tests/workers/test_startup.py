@@ -225,6 +225,18 @@ def test_one_patch_that_is_missing_is_told_as_soon_as_patches_are_loaded(tmp_pat
     assert said in refused.stderr
 
 
+def test_the_name_of_a_folder_does_not_make_a_selection_vain(worksite: Venv, tmp_path: Path) -> None:
+    """What is installed counts once the path is whole, with the first import of an upstream."""
+    script = tmp_path / "miles/train.py"
+    script.parent.mkdir()
+    script.write_text("import colorsys")
+    armed = {"OVERLAY": "1", "OVERLAY_PATCHES": "slime.loss-memory"}
+    assert worksite.run(str(script), **armed).stderr == ""
+    script.write_text("import sys; sys.modules['x'] = sys; import verl")
+    said = "the selection slime.loss-memory has no patch for what is installed here"
+    assert said in worksite.run(str(script), **armed).stderr
+
+
 def test_known_defects_that_are_missing_are_an_error(tmp_path: Path, wheel: Path) -> None:
     venv = Venv(tmp_path / "venv")
     venv.unpack(wheel)

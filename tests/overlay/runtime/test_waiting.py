@@ -390,6 +390,14 @@ def test_a_fork_waits_until_the_session_is_open(armed: Armed, monkeypatch: pytes
     assert armed.engine._lock.acquire(timeout=1)
 
 
+def test_whoever_walks_along_the_path_comes_to_each_other_finder(armed: Armed) -> None:
+    others = [finder for finder in sys.meta_path if not getattr(finder, "overlay_finder", False)]
+    walks = iter(sys.meta_path)
+    next(walks)
+    armed.engine.disable()
+    assert [*walks] == others == sys.meta_path
+
+
 def test_a_finder_that_another_thread_removes_does_not_come_back(armed: Armed) -> None:
     finder: Any = next(one for one in sys.meta_path if getattr(one, "overlay_finder", False))
     install = finder.install
