@@ -74,6 +74,8 @@ class WatchingFinder:
     def has_executed(self, name: str, module: object) -> bool:
         """Return whether an imported module has been executed. If not, see to it that it is reported then."""
         spec = spec_of(module)
+        if name in self._hooked and type(module).__module__ == "importlib.util":
+            return False  # of a `LazyLoader`: it is executed when somebody takes a name from it
         if not getattr(spec, "_initializing", False):
             return True
         # A circular import, say. If the hook has seen it, another thread is importing it, and it is reported.

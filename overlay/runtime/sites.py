@@ -50,7 +50,10 @@ class ConflictError(OverlayError):
 
 def run_as(module: object) -> str:
     """Return the name of a module that is run instead of imported, empty for any other."""
-    name = getattr(module, "__dict__", {}).get("__name__")
+    try:  # without asking a stranger's `__getattr__`, or that of a lazy module
+        name = object.__getattribute__(module, "__dict__").get("__name__")
+    except AttributeError:
+        return ""
     return name if name in _RUN else ""
 
 

@@ -276,9 +276,12 @@ class Tree:
         if self.sites is not None:
             return ask_path(module, self.folders(parent) if parent else self.sites)
         # An imported module is what runs, wherever a finder would look now.
-        spec: ModuleSpec | None = getattr(sys.modules.get(module), "__spec__", None)
-        if spec is not None:
-            return spec
+        with suppress(AttributeError):  # a lazy module would be executed if it was asked
+            spec: ModuleSpec | None = object.__getattribute__(sys.modules.get(module), "__dict__").get(
+                "__spec__"
+            )
+            if spec is not None:
+                return spec
         if not parent:
             return ask_finders(module, None)
         locations = self.folders(parent)

@@ -272,6 +272,23 @@ def test_what_a_late_patch_imports_does_not_patch_its_module_first(
     engine.disable()
 
 
+def test_a_lazy_module_is_not_executed_for_us(upstream: Upstream, enabled: Engines) -> None:
+    engine = enabled(upstream.patch(), upstream.patch({"fakeup.user:use": triple}, name="fakeup.user"))
+    upstream.load("fakeup")
+    spec = importlib.util.find_spec("fakeup.core")
+    assert spec is not None
+    assert spec.loader is not None
+    loader = importlib.util.LazyLoader(spec.loader)
+    spec.loader = loader
+    core = importlib.util.module_from_spec(spec)
+    sys.modules["fakeup.core"] = core
+    loader.exec_module(core)
+    engine.status()
+    assert type(core).__name__ == "_LazyModule"
+    assert core.scale(1) == 200
+    assert engine.status().patches[0].state == "applied"
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_a_thread_that_waits_for_a_module_that_is_refused_gets_the_error_too(
     upstream: Upstream, engines: Engines, early: bool
