@@ -280,7 +280,9 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
             return f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
         patched += [f"`{one.path}`"] if answer else []
     environ = environ if path is None else {**environ, "PATH": path}
-    if given := _among(behind, environ) or _handed_on(behind[0], script_of(behind, shell)[1], environ):
+    rest = script_of(behind, shell)[1]
+    rest = () if rest[:1] and rest[0].endswith(".py") else rest  # which `python "$@"` may start
+    if given := _among(behind, environ) or _handed_on(behind[0], rest, environ):
         return given
     if script.untold:
         what = f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`"

@@ -16,16 +16,28 @@ import _thread
 import os
 import sys
 from _frozen_importlib import ModuleSpec  # from `importlib` it would take three more files to load
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+
+from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import CodeType, FrameType, ModuleType
     from typing import Any
 
     #: Called with the name under which a module was imported, and the module.
     Imported = Callable[[str, object], None]
+
+
+@contextmanager
+def _import_lock() -> Iterator[None]:
+    """Hold the lock that Python holds while it asks a finder, which may change the path."""
+    _imp.acquire_lock()
+    try:
+        yield
+    finally:
+        _imp.release_lock()
 
 
 class WatchingFinder:
@@ -86,21 +98,15 @@ class WatchingFinder:
 
     def install(self) -> None:
         """Stand in front of all other finders."""
-        _put(self, [self])
+        # In the list that is there, for whoever holds it, and in one step, for a thread that walks along it.
+        with _import_lock():
+            sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
 
     def remove(self) -> None:
         """Leave the path."""
-        _put(self, [])
-
-
-def _put(finder: WatchingFinder, in_front: list[Any]) -> None:
-    """Take a finder out of the path, and put some in front."""
-    _imp.acquire_lock()  # which others hold as they are asked, and may change the path
-    try:
-        # A new list: another thread may be walking along the old one, and must come to each finder.
-        sys.meta_path = [*in_front, *(other for other in sys.meta_path if other is not finder)]
-    finally:
-        _imp.release_lock()
+        # A new list: in one that gets shorter, a thread that walks along it would miss a finder.
+        with _import_lock():
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
 
 class FirstFinder(WatchingFinder):
@@ -254,7 +260,7 @@ class HookedLoader:
         found = sys.modules.get(self._name, module)
         try:
             self._imported(self._name, found)
-        except BaseException as error:
+        except OverlayError as error:
             if getattr(spec, "_initializing", False):  # else it was there before, as on a reload
                 _spoil(found, error)
             raise
@@ -275,7 +281,7 @@ class HookedLoader:
         return module
 
 
-def _spoil(module: object, error: BaseException) -> None:
+def _spoil(module: object, error: OverlayError) -> None:
     """Let whoever takes a name from a module that was refused as it was imported get the error as well.
 
     Python hands the module to a thread that waits for the import, even if that fails.
@@ -365,7 +371,8 @@ def when_executed(spec: ModuleSpec, name: str, imported: Imported) -> None:
             except BaseException as error:
                 # The import fails, as from a loader, and must fail again when it is tried again.
                 sys.modules.pop(name, None)
-                _spoil(found, error)
+                if isinstance(error, OverlayError):
+                    _spoil(found, error)
                 raise
 
     spec.__class__ = ListeningSpec

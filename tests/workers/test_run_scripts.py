@@ -191,6 +191,7 @@ def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: V
         program(tmp_path / name, "#!/bin/sh\n")
     program(tmp_path / "vllm", f"#!{other.python}\n")
     path = f"{worksite.on_path()['PATH']}:{tmp_path}"
+    job = program(tmp_path / "job.py", f"#!{other.python}\n")
     inner = program(tmp_path / "inner.sh", f"#!/bin/sh\n{other.python} x.py\n")
     for start in (f"sh {script}", "bash -eo pipefail -c true name", script, "sh -s", f"sh -- {script}"):
         for given in (
@@ -205,6 +206,7 @@ def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: V
         "--backend ray x",
         f"notes {other.python}",
         f"{worksite.python} -O x",
+        f"{job} --tp 2",
         "python8 x",
         "vllm x",
         "vllm --backend ray",

@@ -272,6 +272,21 @@ def test_what_a_late_patch_imports_does_not_patch_its_module_first(
     engine.disable()
 
 
+def test_an_interrupted_import_leaves_its_module_as_it_is(upstream: Upstream, engines: Engines) -> None:
+    """Another one may have it, by a circular import."""
+
+    def interrupted(original: Any, module: Any) -> Any:
+        raise KeyboardInterrupt
+
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=text + "import sys, fakeup\nfakeup.held = sys.modules[__name__]\n")
+    package, engine = upstream.load("fakeup"), engines(upstream.patch({"fakeup.core:scale": interrupted}))
+    engine.enable()
+    with pytest.raises(KeyboardInterrupt):
+        upstream.load()
+    assert package.held.scale(1) == 2
+
+
 def test_a_lazy_module_is_not_executed_for_us(upstream: Upstream, enabled: Engines) -> None:
     engine = enabled(upstream.patch(), upstream.patch({"fakeup.user:use": triple}, name="fakeup.user"))
     upstream.load("fakeup")

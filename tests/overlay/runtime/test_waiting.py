@@ -398,6 +398,17 @@ def test_whoever_walks_along_the_path_comes_to_each_other_finder(armed: Armed) -
     assert [*walks] == others == sys.meta_path
 
 
+def test_a_hook_that_imports_as_it_is_made_comes_onto_the_path(armed: Armed) -> None:
+    """`insert` is taken from the list before its argument is made."""
+
+    def hook() -> Any:
+        core()
+        return types.SimpleNamespace(find_spec=lambda *_: None)
+
+    sys.meta_path.insert(0, hook())
+    assert sys.meta_path.pop(0).find_spec("x", None) is None
+
+
 def test_a_finder_that_another_thread_removes_does_not_come_back(armed: Armed) -> None:
     finder: Any = next(one for one in sys.meta_path if getattr(one, "overlay_finder", False))
     install = finder.install
