@@ -253,10 +253,9 @@ def _handed_on(starter: str, command: Sequence[str], environ: dict[str, str]) ->
             what = f"{starter} may start {command[0]}, which would run without patches"
             return f"{what}: {reason}. {_UNTOLD}"
         return _given(command, environ)
-    elsewhere = starts_elsewhere(behind) and (starts[:1] == [0] or not {"run", "exec"}.isdisjoint(behind))
     ends = behind[starts[0] + 1 :] if starts else ()
     likely = any(word in ("-c", "-m") or word.endswith(".py") for word in ends)
-    return _unsure(command, environ) if elsewhere or likely or shell_of(command, path) else ""
+    return _unsure(command, environ) if likely or starts_elsewhere(behind) or shell_of(command, path) else ""
 
 
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:

@@ -187,7 +187,7 @@ def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: V
             assert (done.stdout == "ran\n") == (venv is worksite), done.stderr
     own = program(tmp_path / "own.sh", "echo ran\n")
     program(tmp_path / "torchrun", f"#!{other.python}\n")
-    for name in ("deepspeed", "ray", "uv"):
+    for name in ("deepspeed", "papermill", "ray", "uv"):
         program(tmp_path / name, "#!/bin/sh\n")
     program(tmp_path / "vllm", f"#!{other.python}\n")
     path = f"{worksite.on_path()['PATH']}:{tmp_path}"
@@ -198,11 +198,12 @@ def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: V
             f"{tmp_path}/torchrun x.py", f"{other.python} -O x.py", f"{script} {script} {inner}",
             f"env PATH={other.folder}/bin:/bin python x.py", f"bash {inner}", "uv run --no-sync x.py",
             "uv python x.py", f"deepspeed --hostfile {inner} x.py", "ray submit x.yaml",
+            "papermill a b",
         ):  # fmt: skip
             refused(worksite, "--strict", *start.split(), *given.split(), PATH=path)
     for healthy in (
         "ray",
-        "uv sync",
+        "uv",
         "--backend ray x",
         f"notes {other.python}",
         f"{worksite.python} -O x",
