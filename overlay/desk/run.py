@@ -23,7 +23,6 @@ from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
     LAUNCHERS,
-    SHELL,
     Interpreter,
     behind_starters,
     interpreter_of,
@@ -106,13 +105,16 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     except OverlayError as error:
         raise SelectionError(f"the command was not started: {error}") from error
     _restore(environ)
+    path = environ.get("PATH")
+    program = which(arguments.words[0], path=path) or arguments.words[0]
     try:
         try:
-            os.execvpe(arguments.words[0], arguments.words, environ)  # noqa: S606 -- what was asked for
+            os.execvpe(program, arguments.words, environ)  # noqa: S606 -- the command that was asked for
         except OSError as error:
-            if error.errno != errno.ENOEXEC:
+            shell = shell_of(arguments.words, path)
+            if error.errno != errno.ENOEXEC or not shell:
                 raise
-            os.execve(SHELL, [SHELL, *arguments.words], environ)  # noqa: S606 -- as shells do
+            os.execve(shell[0], [shell[0], program, *arguments.words[1:]], environ)  # noqa: S606 -- as bash does
     except FileNotFoundError:
         say(f"{arguments.words[0]}: command not found")
         return EXIT_NOT_FOUND
@@ -244,18 +246,17 @@ def _handed_on(starter: str, command: Sequence[str], environ: dict[str, str]) ->
     """Return what may go wrong with a command that another one is given, to start it as by `exec "$@"`."""
     path = environ.get("PATH")
     behind, _ = behind_starters(command, path)
-    starts = [at for at, word in enumerate(behind) if is_python(word) or os.path.basename(word) in LAUNCHERS]
     if not command[1:] and os.sep not in "".join(command):
         return ""  # a word that says what the script is to do, even if a program is called so
-    if behind and (os.sep in behind[0] or starts[:1] == [0]) and (other := interpreter_of(command, path)):
+    first = behind[0] if behind else ""
+    starts = os.sep in first or is_python(first) or first in LAUNCHERS
+    if starts and (other := interpreter_of(command, path)):
         _, reason, _ = _asked(other, environ)
         if reason:
             what = f"{starter} may start {command[0]}, which would run without patches"
             return f"{what}: {reason}. {_UNTOLD}"
         return _given(command, environ)
-    ends = behind[starts[0] + 1 :] if starts else ()
-    likely = any(word in ("-c", "-m") or word.endswith(".py") for word in ends)
-    return _unsure(command, environ) if likely or starts_elsewhere(behind) or shell_of(command, path) else ""
+    return _unsure(command, environ) if starts_elsewhere(behind) or shell_of(command, path) else ""
 
 
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:

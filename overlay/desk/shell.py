@@ -17,8 +17,9 @@ from overlay.model.settings import current_folder
 _COMMENT = re.compile(r"""^((?:[^'"\n]|'[^'\n]*'|"[^"\n]*")*?)(?:^|(?<=\s))#.*$""", re.MULTILINE)
 #: What begins a word, and what one is that has no variable in it.
 _BEGIN, _WORD = r"(?<![\w$})*?\].,/~+@-])", r"[\w./~+@-]+"
-#: A variable, and one with a value that stands in for it.
-_VARIABLE, _DEFAULT = re.compile(r"\$(\w+)"), re.compile(r"\$\{(\w+):?[-=]([^{}$]*)\}")
+#: A variable with a value that stands in for it, and one that gets a value of another kind.
+_DEFAULT = re.compile(r"\$\{(\w+):?[-=]([^{}$]*)\}")
+_ASSIGNED = re.compile(r"""(?<![\w${])(\w+)=(?!["']?\$\{\1:?[-=])""")
 #: Another script, which it may start or source; behind a variable, it may lie beside this one.
 _SCRIPT = re.compile(
     rf"{_BEGIN}(?:(?:ba|da|k|z)?sh|source|\.)(?:[ \t]+-\w+)*[ \t]+({_WORD})"
@@ -114,9 +115,9 @@ def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iter
             text, here = _read(file), os.path.dirname(files[0])
     waiting = [(text, here)]
     for whole, folder in waiting:  # it grows
-        text = _DEFAULT.sub(lambda found: os.environ.get(found[1]) or found[2], _COMMENT.sub(r"\1", whole))
+        text = _with_values(_COMMENT.sub(r"\1", whole))
         yield text
-        for names in _SCRIPT.findall(_VARIABLE.sub(r"${\1}", text)):
+        for names in _SCRIPT.findall(text):
             name = os.path.expanduser("".join(names))
             places = map(os.path.abspath, (name, os.path.join(folder, name.lstrip("./"))))
             there = next(filter(os.path.isfile, places), "")
@@ -125,6 +126,12 @@ def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iter
             if is_new and len(files) < _MOST_SCRIPTS:
                 files.append(there)
                 waiting.append((_read(there), os.path.dirname(there)))
+
+
+def _with_values(text: str) -> str:
+    """Return a script's text with the values of variables that have a default and get no other one."""
+    known = {**os.environ, **dict.fromkeys(_ASSIGNED.findall(text), "$")}
+    return _DEFAULT.sub(lambda found: known.get(found[1]) or found[2], text)
 
 
 def _read(file: str) -> str:

@@ -31,8 +31,6 @@ _HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile")
 #: Shells without `"$@"`.
 _OTHER_SHELLS = ("csh", "fish", "tcsh")
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
-#: What runs a script without a first line that names something, as shells and `execvp` of C do.
-SHELL = "/bin/sh"
 #: As what a script starts Python.
 _NAMES = ("python", "python3")
 
@@ -69,7 +67,8 @@ def starts_elsewhere(words: Sequence[str]) -> bool:
     name = os.path.basename(words[0]) if words else ""
     if is_python(name):
         module = run_by_option(words)
-        name = module.partition(".")[0]
+        top = module.partition(".")[0]
+        name = top if top in LAUNCHERS else module
         words = words[words.index(module) :] if module in words else words
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
@@ -192,7 +191,8 @@ def _first_line(program: str) -> list[str]:
     except OSError:
         return []
     if not first.startswith("#!"):
-        return [SHELL] if program.endswith(".sh") else []
+        # A shell that is told to start it runs it itself.
+        return [which("bash") or "/bin/sh"] if program.endswith(".sh") else []
     words = first[2:].split()
     if words and second.startswith("'''exec' "):
         # Installers write it so if a path is too long for a first line, or has a space in it.

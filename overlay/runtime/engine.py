@@ -113,12 +113,13 @@ class Engine:
         self.job_log = JobLog(self.configuration, self.account)
 
     def before_fork(self) -> None:
-        """Wait until no other thread opens the session: a fork has the locks of its imports, and not it."""
+        """Wait until no other thread opens the session or patches: a fork has its locks, without it."""
         from time import sleep
 
         for _ in range(_FORK_WAITS):
             if self._lock.acquire(timeout=0.01):
-                if self._woken is None or self._waker == _thread.get_ident():
+                opens = self._woken is not None and self._waker != _thread.get_ident()
+                if not opens and (self._opened is None or not self._opened.is_busy()):
                     return
                 self._lock.release()
             sleep(0.01)

@@ -216,8 +216,11 @@ class FirstFinder(WatchingFinder):
         super().install()
 
     def remove(self) -> None:
-        """Leave the path, and the path hooks."""
+        """Leave the path, and the path hooks. Modules that were refused can be used again."""
         self._removed = True
+        while _spoiled:
+            module, plain = _spoiled.pop()
+            module.__class__ = plain
         super().remove()
         sys.path_hooks[:] = [hook for hook in sys.path_hooks if hook != self._script]
         for path, found in list(sys.path_importer_cache.items()):
@@ -261,7 +264,7 @@ class HookedLoader:
         try:
             self._imported(self._name, found)
         except OverlayError as error:
-            if getattr(spec, "_initializing", False):  # else it was there before, as on a reload
+            if found is module and getattr(spec, "_initializing", False):  # else it was there before
                 _spoil(found, error)
             raise
 
@@ -281,6 +284,10 @@ class HookedLoader:
         return module
 
 
+#: Modules that were refused, each with the class that it had.
+_spoiled: list[tuple[Any, type]] = []
+
+
 def _spoil(module: object, error: OverlayError) -> None:
     """Let whoever takes a name from a module that was refused as it was imported get the error as well.
 
@@ -293,8 +300,10 @@ def _spoil(module: object, error: OverlayError) -> None:
                 return super().__getattribute__(name)
             raise type(error)(*error.args)
 
+    plain = type(module)
     with suppress(TypeError):  # it is no module, or of a class with a layout of its own
         module.__class__ = Refused
+        _spoiled.append((module, plain))
 
 
 def spec_of(module: object) -> ModuleSpec | None:

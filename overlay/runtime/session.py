@@ -98,6 +98,14 @@ class Session:
         self._lock = _thread.RLock()
         self._busy: dict[str, _thread.RLock] = {}
 
+    def is_busy(self) -> bool:
+        """Return whether another thread is busy with a module."""
+        for lock in [*self._busy.values()]:
+            if not lock.acquire(blocking=False):
+                return True
+            lock.release()
+        return False
+
     @property
     def pinned(self) -> str:
         """What this process is held to, empty if it is not."""

@@ -72,7 +72,8 @@ HEALTHY = (
     'V=OURS; export PATH="$V/bin:/usr/bin:/bin"', ". FOLDER/conda/bin/activate base",
     'echo "conda env is ready, run training now"', "cat <<X\nActivate conda first, then run this\nX",
     "PATH=FOLDER/conda/bin:$PATH; echo activate the environment", "P=${UNSET:-OURS/bin/python}; $P -V",
-    "$HERE/bin/python -V || ${PWD:-OTHER}/bin/python -V",
+    "$HERE/bin/python -V || ${PWD:-OTHER}/bin/python -V", "P=OURS; ${P:-OTHER}/bin/python -V",
+    'P=$(command -v python); "${P:-OTHER/bin/python}" -V',
     "export PATH=$PATH:OTHER/bin", 'PATH="${PATH}:OTHER/bin"',
 )  # fmt: skip
 DIFFERENT = (
@@ -86,7 +87,7 @@ DIFFERENT = (
     'true || bash "$(dirname "$0")/bin/nested.sh"', ". ./bin/nested.sh", "./other/bin/python -V",
     "export PATH=FOLDER/user:$PATH; true || torchrun x.py", "FOLDER/py@3/bin/python x.py",
     "P=${UNSET:-OTHER/bin/python}; true || $P x.py", "true || . ${UNSET:=OTHER}/bin/activate",
-    "PATH=${UNSET-OTHER/bin}:$PATH", 'D=$(dirname "$0"); true || bash "$D/bin/nested.sh"',
+    "PATH=${UNSET-OTHER/bin}:$PATH",
     "bash -c 'bash BINS/nested.sh'", ". BINS/nested", "bash -x BINS/nested", "source BINS/nested.slurm",
     ". FOLDER/conda/bin/activate mine", "PATH=/nothing:OTHER/bin:OURS/bin",
     "export PATH=OTHER/bin${PATH:+:${PATH}}", "true || env PATH=OTHER/bin python x.py",
@@ -211,6 +212,7 @@ def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: V
         "python8 x",
         "vllm x",
         "vllm --backend ray",
+        "head python x.py",
     ):
         done = overlay_run(worksite, "--strict", "sh", own, *healthy.split(), PATH=path)
         assert done.stdout == "ran\n", done.stderr
@@ -262,10 +264,10 @@ def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_pat
     assert (done.stdout, "no script was read" in done.stderr) == ("ran\n", False)
 
 
-def test_a_script_whose_first_line_names_nothing_runs_in_sh(
+def test_a_script_whose_first_line_names_nothing_is_run_by_a_shell(
     worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:
-    words = (program(tmp_path / "x.sh", 'echo "ran $0 $1"\n'), "a b")
+    words = (program(tmp_path / "x.sh", 'A=(1); echo "ran $0 $1"\n'), "a b")
     done = overlay_run(worksite, "--strict", *words)
     assert (done.stdout, CHECKED.format(words[0]) in done.stderr) == (f"ran {words[0]} a b\n", True)
     program(tmp_path / "x.sh", f"{other.python} x.py\n")

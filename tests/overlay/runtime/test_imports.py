@@ -326,8 +326,9 @@ def test_a_thread_that_waits_for_a_module_that_is_refused_gets_the_error_too(
         inside.wait(0.5)  # by then it waits: if not, it imports the module itself
 
     text = (upstream.root / "fakeup/core.py").read_text()
-    upstream.write(core=text + "import fakeup\nfakeup.callback()\n")
-    upstream.load("fakeup").callback = callback  # type: ignore[attr-defined]
+    upstream.write(core=text + "import fakeup, sys\nfakeup.held = sys.modules[__name__]\nfakeup.callback()\n")
+    package = upstream.load("fakeup")
+    package.callback = callback  # type: ignore[attr-defined]
     threads = [threading.Thread(target=refused, daemon=True) for _ in range(2)]
     if early:
         engine.enable(strict=True)
@@ -335,3 +336,7 @@ def test_a_thread_that_waits_for_a_module_that_is_refused_gets_the_error_too(
     for thread in threads:
         thread.join(20)
     assert [type(error) for error in caught] == [PatchError] * 2
+    with pytest.raises(PatchError):
+        package.held.scale(1)
+    engine.disable()
+    assert package.held.scale(1) == 2

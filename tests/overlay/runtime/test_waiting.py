@@ -361,23 +361,30 @@ def test_the_next_import_goes_on_with_what_was_interrupted(
     assert core().scale(1) == 200
 
 
-def test_a_fork_waits_until_the_session_is_open(armed: Armed, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at", ["opening", "patching"])
+def test_a_fork_waits_until_another_thread_has_patched(
+    armed: Armed, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
     """The child has the locks of what another thread imports, and not that thread."""
     engine, opens, go, said = armed.engine, threading.Event(), threading.Event(), list[str]()
 
-    def catch_up(_: Session) -> None:
+    def working(*_given: Any) -> Any:
         engine.before_fork()  # a fork by the thread itself does not
         engine.after_fork()
         opens.set()
         go.wait(20)
-        said.append("open")
+        said.append("patched")
+        return lambda value, factor=2: 200
 
     def forks() -> None:
         engine.before_fork()
         said.append("forks")
         engine.after_fork()
 
-    monkeypatch.setattr(Session, "catch_up_late", catch_up)
+    if at == "opening":
+        monkeypatch.setattr(Session, "catch_up_late", working)
+    else:
+        armed.patches = [upstream.patch({"fakeup.core:scale": working})]
     threads = [threading.Thread(target=call, daemon=True) for call in (core, forks)]
     threads[0].start()
     assert opens.wait(20)
@@ -386,7 +393,7 @@ def test_a_fork_waits_until_the_session_is_open(armed: Armed, monkeypatch: pytes
     go.set()
     for thread in threads:
         thread.join(20)
-    assert said == ["open", "forks"]
+    assert said == ["patched", "forks"]
     assert armed.engine._lock.acquire(timeout=1)
 
 
