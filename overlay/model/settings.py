@@ -181,7 +181,7 @@ def absolute_paths(environ: Environ = os.environ) -> dict[str, str]:
     paths = {"OVERLAY_PIN": pin(environ), "OVERLAY_TRUST": trust(environ)}
     paths["OVERLAY_LEDGER_DIR"] = _expanded(environ.get("OVERLAY_LEDGER_DIR", "").strip())
     return {
-        name: path if os.path.isabs(path) else os.path.normpath(os.path.join(current_folder(), path))
+        name: os.path.normpath(path if os.path.isabs(path) else os.path.join(current_folder(), path))
         for name, path in paths.items()
         if path and not path.startswith(DIGEST_PREFIX)
     }

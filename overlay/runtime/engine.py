@@ -23,8 +23,8 @@ from overlay.runtime.unpickled import half_patched
 from overlay.source import registry
 from overlay.source.selection import Selection, choose
 
-#: How often a fork looks whether a session is open: for 10 s or so. The other thread may wait for this one.
-_FORK_WAITS = 500
+#: How often a fork looks whether a session is open: for 3 s or so. The other thread may wait for this one.
+_FORK_WAITS = 150
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -166,10 +166,13 @@ class Engine:
 
     def _wait(self, packages: frozenset[str], patches: Asked, strict: bool | None, at_start: bool) -> None:
         def refuse(finder: FirstFinder, error: BaseException) -> None:
+            self._woken = None
+            self.disable()
             finder.remove()
             said = isinstance(error, OverlayError) or not isinstance(error, Exception)
             text = str(error) if said else f"{type(error).__name__}: {error}"
             if not isinstance(error, Exception) or settings.strict(strict):  # or it was interrupted
+                atexit.register(self._at_exit)
                 self._wait(packages, patches, strict, at_start)
                 raise error if said else OverlayError(text) from error
             log.warning(f"NOT enabled: {text}")
@@ -184,8 +187,6 @@ class Engine:
                 try:
                     begun = self._begin_session(patches, strict, finder)
                 except BaseException as error:  # noqa: BLE001 -- an ImportError would be taken for the upstream's
-                    self._woken = None
-                    self.disable()
                     refuse(finder, error)
                     return
             try:

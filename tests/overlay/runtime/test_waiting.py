@@ -343,7 +343,7 @@ def test_each_package_that_a_patch_changes_is_watched() -> None:
     assert changed <= awaited()[0]
 
 
-@pytest.mark.parametrize("at", ["choose", "Session.catch_up_late"])
+@pytest.mark.parametrize("at", ["choose", "Session.catch_up_late", "Engine._say_if_in_vain"])
 def test_the_next_import_goes_on_with_what_was_interrupted(
     armed: Armed, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,10 +353,10 @@ def test_the_next_import_goes_on_with_what_was_interrupted(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        where = "overlay.runtime.engine" if at == "choose" else "overlay.runtime.session"
+        where = "overlay.runtime.session" if at[0] == "S" else "overlay.runtime.engine"
         patched.setattr(f"{where}.{at}", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            core()
+            importlib.import_module("fakeup.user")
     assert armed.engine.enabled
     assert core().scale(1) == 200
 
