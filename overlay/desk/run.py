@@ -249,7 +249,8 @@ def _handed_on(starter: str, command: Sequence[str], environ: dict[str, str]) ->
     if not command[1:] and os.sep not in "".join(command):
         return ""  # a word that says what the script is to do, even if a program is called so
     first = behind[0] if behind else ""
-    starts = os.sep in first or is_python(first) or first in LAUNCHERS
+    job = any(word == "-m" or word.endswith(".py") for word in behind)
+    starts = os.sep in first or is_python(first) or (job and first in LAUNCHERS)
     if starts and (other := interpreter_of(command, path)):
         _, reason, _ = _asked(other, environ)
         if reason:

@@ -48,7 +48,7 @@ class Reply(Record):
 
 
 #: Seconds that a Python may take to start, from a file system that is slow.
-_PATIENCE = 600
+_PATIENCE = 300
 #: Lines that a Python answers with.
 _ANSWERS = 4
 _PROBE = (
@@ -124,9 +124,10 @@ def refusal(interpreter: Interpreter, answer: Reply) -> str:
             f"have the job start {sys.executable}, say by putting its folder first on the PATH"
         )
     reason = why_unarmed()
-    if not reason and os.path.dirname(PACKAGE) == os.path.realpath(site.getusersitepackages()):
+    hides = {"-s", "-I"}.intersection(interpreter.options) or "PYTHONNOUSERSITE=" in shown
+    if not reason and hides and os.path.samefile(os.path.dirname(PACKAGE), site.getusersitepackages()):
         way_out = "install overlay elsewhere, or leave out -s, -I and PYTHONNOUSERSITE"
-        reason = f"{shown} may not read {os.path.dirname(PACKAGE)}, where overlay is: {way_out}"
+        reason = f"{shown} does not read {os.path.dirname(PACKAGE)}, where overlay is: {way_out}"
     if not reason and (interpreter.behind or interpreter.by):
         way_out = "leave out env"
         if not interpreter.behind:

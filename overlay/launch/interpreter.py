@@ -163,8 +163,13 @@ def options_of_shell(words: Sequence[str]) -> Iterator[list[str]]:
     """Yield the options of a shell, each with its values."""
     rest = iter(words)
     for word in takewhile(lambda word: word[:1] in ("-", "+") and word not in ("-", "--"), rest):
-        letters = "" if word[:2] == "--" else word.lower()
+        letters = _letters(word).lower()
         yield [word, *islice(rest, letters.count("o") + (word in ("--emulate", "--rcfile", "--init-file")))]
+
+
+def _letters(option: str) -> str:
+    """Return a shell's option if it is of single letters, else nothing. bash has long ones with one dash."""
+    return "" if option[:2] == "--" or option[1:] in ("login", "noprofile", "norc", "posix") else option
 
 
 def script_of(words: Sequence[str], shell: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -177,7 +182,7 @@ def script_of(words: Sequence[str], shell: Sequence[str]) -> tuple[str, Sequence
     options = [*options_of_shell(words[1:])]
     rest = words[1 + sum(map(len, options)) :]
     rest = rest[1:] if rest and rest[0] in ("-", "--") else rest
-    letters = "".join(option for option, *_ in options if option[:2] != "--")
+    letters = "".join(_letters(option) for option, *_ in options)
     if "c" in letters:
         return "-c", rest[2:]
     return ("-s", rest) if "s" in letters or not rest else (rest[0], rest[1:])

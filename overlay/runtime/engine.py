@@ -226,10 +226,10 @@ class Engine:
         self, patches: Asked, strict: bool | None, waited: FirstFinder | None = None
     ) -> tuple[Session, bool]:
         """Return the session, and whether it is a new one. `waited`: the finder that an import woke."""
-        from overlay.runtime.session import Session
-
-        known = self.known()
         with self._lock:
+            from overlay.runtime.session import Session  # under the lock: a fork waits for it
+
+            known = self.known()
             if self._opened is not None and self._opened.closed:
                 self.disable()  # which was interrupted
             session, opened = self._opened, self._opened is None

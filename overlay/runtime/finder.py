@@ -50,7 +50,7 @@ class WatchingFinder:
         self._names = names
         self._imported = imported
         self._asking: set[tuple[int, str]] = set()
-        #: Modules whose loader has been hooked: they will be reported.
+        #: Modules that a hooked loader has come to execute: they will be reported.
         self._hooked: set[str] = set()
         #: Modules that were being executed when they were met: they will be reported too.
         self._awaited: dict[str, object] = {}
@@ -75,23 +75,29 @@ class WatchingFinder:
         finally:
             self._asking.discard(key)
         if hasattr(spec.loader, "exec_module"):
-            self._hooked.add(fullname)
-            spec.loader = HookedLoader(spec.loader, fullname, self._imported)  # type: ignore[assignment]
+            spec.loader = HookedLoader(spec.loader, fullname, self._imported, self._hooked)  # type: ignore[assignment]
         return spec
 
     def has_met(self, name: str) -> bool:
         """Return whether the hook reports a module, now or when it has been executed."""
-        return name in self._hooked or name in self._awaited
+        return name in self._awaited or self._is_hooked(name, spec_of(sys.modules.get(name)))
+
+    def _is_hooked(self, name: str, spec: ModuleSpec | None) -> bool:
+        """Return whether a hooked loader reports a module: its own, or that behind a `LazyLoader`."""
+        loader = getattr(spec, "loader", None)
+        own = isinstance(loader, HookedLoader) or isinstance(getattr(loader, "loader", None), HookedLoader)
+        return own or name in self._hooked
 
     def has_executed(self, name: str, module: object) -> bool:
         """Return whether an imported module has been executed. If not, see to it that it is reported then."""
         spec = spec_of(module)
-        if name in self._hooked and type(module).__module__ == "importlib.util":
+        hooked = self._is_hooked(name, spec)
+        if hooked and type(module).__module__ == "importlib.util":
             return False  # of a `LazyLoader`: it is executed when somebody takes a name from it
         if not getattr(spec, "_initializing", False):
             return True
         # A circular import, say. If the hook has seen it, another thread is importing it, and it is reported.
-        if spec is not None and name not in self._hooked and self._awaited.get(name) is not module:
+        if spec is not None and not hooked and self._awaited.get(name) is not module:
             self._awaited[name] = module
             when_executed(spec, name, self._imported)
         return False
@@ -234,11 +240,12 @@ class HookedLoader:
     It stands in for the real loader only until then: modules keep the loader that they would have had.
     """
 
-    def __init__(self, loader: Any, name: str, imported: Imported) -> None:
+    def __init__(self, loader: Any, name: str, imported: Imported, hooked: set[str]) -> None:
         #: The loader that the module would have had.
         self.real = loader
         self._name = name
         self._imported = imported
+        self._hooked = hooked
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copying and pickling ask for these before `real` is set
@@ -253,6 +260,7 @@ class HookedLoader:
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module, then report it."""
+        self._hooked.add(self._name)
         spec = spec_of(module)
         # If `python -m` runs the module next, it gets the code from this spec's loader.
         if spec is not None and not any(word.endswith(self._name) for word in sys.orig_argv):
@@ -279,6 +287,7 @@ class HookedLoader:
 
     def load_module(self, name: str) -> Any:
         """Load the module in the way that importlib has deprecated, and report it."""
+        self._hooked.add(self._name)
         module = self.real.load_module(name)
         self._imported(self._name, module)
         return module

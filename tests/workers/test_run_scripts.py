@@ -213,6 +213,8 @@ def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: V
         "vllm x",
         "vllm --backend ray",
         "head python x.py",
+        "torchrun 8",
+        "overlay run python x.py",
     ):
         done = overlay_run(worksite, "--strict", "sh", own, *healthy.split(), PATH=path)
         assert done.stdout == "ran\n", done.stderr
@@ -300,6 +302,7 @@ def test_the_script_that_a_shell_reads_is_read(worksite: Venv, other: Venv, tmp_
         "bash -- install",
         "bash install -c 4",
         "bash -s -- data < install",
+        "bash -noprofile -posix install",
         "bash --rcfile data install",
         "bash found data",
     ):

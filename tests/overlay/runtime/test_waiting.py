@@ -361,6 +361,21 @@ def test_the_next_import_goes_on_with_what_was_interrupted(
     assert core().scale(1) == 200
 
 
+def test_a_module_that_was_only_asked_for_is_named_at_the_end(
+    armed: Armed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A check by `find_spec` does not load it."""
+    package = importlib.import_module(PACKAGE)
+    assert importlib.util.find_spec("fakeup.core") is not None
+    spec = PathFinder.find_spec("fakeup.core", package.__path__)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["fakeup.core"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["fakeup.core"])
+    armed.engine._at_exit()
+    assert "NOT patched: fakeup.core was imported past overlay" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("at", ["opening", "patching"])
 def test_a_fork_waits_until_another_thread_has_patched(
     armed: Armed, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, at: str
