@@ -110,9 +110,8 @@ class WatchingFinder:
 
     def remove(self) -> None:
         """Leave the path."""
-        # A new list: in one that gets shorter, a thread that walks along it would miss a finder.
         with _import_lock():
-            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
 
 class FirstFinder(WatchingFinder):

@@ -412,14 +412,6 @@ def test_a_fork_waits_until_another_thread_has_patched(
     assert armed.engine._lock.acquire(timeout=1)
 
 
-def test_whoever_walks_along_the_path_comes_to_each_other_finder(armed: Armed) -> None:
-    others = [finder for finder in sys.meta_path if not getattr(finder, "overlay_finder", False)]
-    walks = iter(sys.meta_path)
-    next(walks)
-    armed.engine.disable()
-    assert [*walks] == others == sys.meta_path
-
-
 def test_a_hook_that_imports_as_it_is_made_comes_onto_the_path(armed: Armed) -> None:
     """`insert` is taken from the list before its argument is made."""
 
