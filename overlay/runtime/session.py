@@ -97,6 +97,8 @@ class Session:
         """Make the locks: at the start, and in a fork, where the thread that held one is gone."""
         self._lock = _thread.RLock()
         self._busy: dict[str, _thread.RLock] = {}
+        #: What each thread works on.
+        self._works: set[tuple[str, int]] = set()
 
     def is_busy(self) -> bool:
         """Return whether another thread is busy with a module."""
@@ -183,9 +185,7 @@ class Session:
 
     # -- applying ------------------------------------------------------------------------------------
 
-    def _imported(  # noqa: C901 -- one module, from the first look to the last word
-        self, name: str, module: object, patience: float | None = None
-    ) -> None:
+    def _imported(self, name: str, module: object, patience: float | None = None) -> None:
         """Apply what waits for a module that has been executed.
 
         Never raises an `ImportError`, and in strict mode raises again if the import is tried again. A caller
@@ -196,41 +196,49 @@ class Session:
             return
         with self._lock:
             busy = self._busy.setdefault(name, _thread.RLock())
-        own: bool = busy._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
+        work = (name, _thread.get_ident())
         # Something that this thread imports for the module may bring it here again.
-        nested = own and patience is not None
-        if nested or not busy.acquire(timeout=-1 if patience is None else patience):
+        nested = work in self._works
+        if nested and patience is not None:
+            return
+        if not busy.acquire(timeout=-1 if patience is None else patience):
             return
         try:
-            key, mine = (name, run_as(module)), self._watched.get(name, [])
-            again = self._seen.get(key) is module
-            if key in self._seen and not (again and patience is not None):
-                # It was executed once more, perhaps from another source.
-                self._executed_before |= {name}
-                self._forget()
-                for entry in mine:
-                    entry.mark_past(name)
-            spec = spec_of(sys.modules.get(name))
-            # The path may have changed since it was decided, and now lead to another copy.
-            if self._tree is not None and spec is not None and self._tree.file(name) != (spec.origin or ""):
-                self._forget()
-            if not self.has_begun:
-                self.has_begun = True
-                self._on_first_module()
-            ended = [entry for entry in mine if entry.state in ENDED]
-            for entry in mine:
-                self._apply(entry, name, module)
-            self._seen[key] = module
-            if any(entry.state not in ENDED for entry in ended):
-                # Modules that were imported while that patch was left out still have to get it.
-                for (other, run), past in list(self._seen.items()):
-                    if past is not None and (run or sys.modules.get(other) is past):
-                        self._imported(other, past, 0.0)
+            self._works.add(work)
+            self._handle(name, module, patience)
         finally:
+            if not nested:
+                self._works.discard(work)
             busy.release()
             if (tree := self._tree) is not None:
                 tree.let_go()  # the module was compiled once for all its patches
             self._on_module()
+
+    def _handle(self, name: str, module: object, patience: float | None) -> None:
+        key, mine = (name, run_as(module)), self._watched.get(name, [])
+        again = self._seen.get(key) is module
+        if key in self._seen and not (again and patience is not None):
+            # It was executed once more, perhaps from another source.
+            self._executed_before |= {name}
+            self._forget()
+            for entry in mine:
+                entry.mark_past(name)
+        spec = spec_of(sys.modules.get(name))
+        # The path may have changed since it was decided, and now lead to another copy.
+        if self._tree is not None and spec is not None and self._tree.file(name) != (spec.origin or ""):
+            self._forget()
+        if not self.has_begun:
+            self.has_begun = True
+            self._on_first_module()
+        ended = [entry for entry in mine if entry.state in ENDED]
+        for entry in mine:
+            self._apply(entry, name, module)
+        self._seen[key] = module
+        if any(entry.state not in ENDED for entry in ended):
+            # Modules that were imported while that patch was left out still have to get it.
+            for (other, run), past in list(self._seen.items()):
+                if past is not None and (run or sys.modules.get(other) is past):
+                    self._imported(other, past, 0.0)
 
     def _apply(self, entry: Entry, name: str, module: object) -> None:
         verdict = self._verdict_on(entry, name)
