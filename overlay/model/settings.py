@@ -170,7 +170,7 @@ def current_folder() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError as error:
-        raise SelectionError("the current folder is not there any more: cd into one that is") from error
+        raise SelectionError("the current folder no longer exists: cd to one that does") from error
 
 
 def absolute_paths(environ: Environ = os.environ) -> dict[str, str]:

@@ -285,7 +285,7 @@ def test_a_folder_that_is_gone_is_named(worksite: Venv, tmp_path: Path) -> None:
             "-c", f"import os; os.execvp('bash', ['bash', '-c', {command!r}])", **worksite.on_path()
         )
         assert (done.stdout, done.returncode) == ("", 2)
-        assert "not started: the current folder is not there any more: cd into one that is" in done.stderr
+        assert "not started: the current folder no longer exists: cd to one that does" in done.stderr
 
 
 def test_the_script_that_a_shell_reads_is_read(worksite: Venv, other: Venv, tmp_path: Path) -> None:
