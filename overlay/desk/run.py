@@ -13,25 +13,21 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
 from shutil import which
 from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
-from overlay.desk.shell import written
+from overlay.desk.shell import checks_itself, written
 from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
-    LAUNCHERS,
     Interpreter,
     behind_starters,
     interpreter_of,
     is_python,
     of_shell,
     run_by_option,
-    script_of,
     shell_of,
-    starts_elsewhere,
 )
 from overlay.model import settings
 from overlay.records import lock as lockfile
@@ -42,13 +38,9 @@ from overlay.source.registry import load_patches
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: The options of `overlay run` that take a value.
 _WITH_VALUE = ("--patches", "--pin")
-_UNTOLD = (
-    "What to do: put `overlay run` behind it, right before the Python or the script that it starts; or set "
-    "OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
-)
-_IN_SCRIPT = (
-    "What to do: put `overlay run` into the script, right before the Python that it starts, and start the "
-    "script without it; or set OVERLAY=1 and OVERLAY_STRICT=1 in place of it, and nothing is checked"
+_WAY_OUT = (
+    "What to do: put `overlay run` right before the Python that it starts, in the script or behind the "
+    "launcher; or set OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
 )
 _HOSTS = (
     "What to do: DeepSpeed hands few variables on to other machines, so put OVERLAY=1 and OVERLAY_STRICT=1 "
@@ -166,10 +158,10 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code if the command must not start, 0 if it may. Raises `OverlayError`."""
-    known = interpreter_of(words, environ.get("PATH"))
+    unsure, known = "", interpreter_of(words, environ.get("PATH"))
     if known is None:
         _check(environ)  # the command may start any Python, this one among them
-        unsure = _unsure(words, environ)
+        unsure = "" if checks_itself(" ".join(words[1:])) else _unsure(words, environ)
     else:
         status, reason, answer = _asked(known, environ)
         if answer is not None and not answer.other:
@@ -178,7 +170,6 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
             why = ", because its Python would not be patched" if status != EXIT_NO_COMMAND else ""
             say(f"the command was not started{why}: {reason}")
             return status
-        unsure = _given(words, environ)
     unsure = unsure or _of_ranks(environ)
     if not unsure:
         return 0
@@ -213,85 +204,37 @@ def _of_ranks(environ: dict[str, str]) -> str:
     return f"PYTHON_EXEC names a Python that would run without patches: {reason}" if reason else ""
 
 
-def _given(command: Sequence[str], environ: dict[str, str]) -> str:
-    """Return what may go wrong if a command of Python starts another Python or a script, by its words."""
-    path = environ.get("PATH")
-    command, _ = behind_starters(command, path)
-    if os.path.basename(command[0]) == "ray":  # which starts it on the cluster
-        return ""
-    for at, (word, after) in enumerate(pairwise([*command, ""])):
-        if word in ("--no-python", "--no_python") and (
-            given := _handed_on(command[0], command[at + 1 :], environ)
-        ):
-            return given
-        script = at and (word.endswith(".sh") or after[:1] == "-" or os.path.isfile(after))
-        if script and which(word, path=path) and shell_of(command[at:], path):
-            return _unsure(command[at:], environ)
-    return _among(command, environ)
-
-
-def _among(command: Sequence[str], environ: dict[str, str]) -> str:
-    """Return what may go wrong with a Python among the words of a command, such as `exec "$@"` starts."""
-    for at, (word, after) in enumerate(pairwise([*command, ""])):
-        starts = at and (after in ("-c", "-m", "-u") or after.endswith(".py"))
-        other = interpreter_of(command[at:], environ.get("PATH")) if starts and is_python(word) else None
-        _, reason, _ = _asked(other, environ) if other else (0, "", None)
-        if reason:
-            what = f"{command[0]} may start {word}, which would run without patches"
-            return f"{what}: {reason}. {_UNTOLD}"
-    return ""
-
-
-def _handed_on(starter: str, command: Sequence[str], environ: dict[str, str]) -> str:
-    """Return what may go wrong with a command that another one is given, to start it as by `exec "$@"`."""
-    path = environ.get("PATH")
-    behind, _ = behind_starters(command, path)
-    if not command[1:] and os.sep not in "".join(command):
-        return ""  # a word that says what the script is to do, even if a program is called so
-    first = behind[0] if behind else ""
-    job = any(word == "-m" or word.endswith(".py") for word in behind)
-    starts = os.sep in first or is_python(first) or (job and first in LAUNCHERS)
-    if starts and (other := interpreter_of(command, path)):
-        _, reason, _ = _asked(other, environ)
-        if reason:
-            what = f"{starter} may start {command[0]}, which would run without patches"
-            return f"{what}: {reason}. {_UNTOLD}"
-        return _given(command, environ)
-    return _unsure(command, environ) if starts_elsewhere(behind) or shell_of(command, path) else ""
-
-
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
-    """Return what may go wrong with a command that is no Python: it starts one, and not a patched one."""
+    """Return what may go wrong with a command that starts some Python, and does not say which."""
     path = environ.get("PATH")
     (behind, env), shell = behind_starters(command, path), shell_of(command, path)
     if not shell:
         program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
-        way_out = _HOSTS if os.path.basename(program) == "deepspeed" else _UNTOLD
+        hosts = os.path.basename(program) == "deepspeed" and "--no_python" not in behind
+        way_out = _HOSTS if hosts else _WAY_OUT
         if is_python(program):  # whose module starts another one
             program = f"`{program} -m {run_by_option(behind)}`"
         return f"overlay cannot tell which Python {program} starts. {way_out}" if there else ""
     path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), path)
     script = written(behind, shell, path)
+    if script.checked:
+        return ""
     programs = [interpreter_of([program], path) for program in script.programs]
     patched = []
     for one in [*of_shell(shell, environ), *filter(None, programs)]:
         _, reason, answer = _asked(one.replace(behind=(*env, *one.behind)), environ)
         if reason:
-            return f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
+            what = f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
+            return f"{what}. If it starts another one, put `overlay run` right before that one"
         patched += [f"`{one.path}`"] if answer else []
-    environ = environ if path is None else {**environ, "PATH": path}
-    rest = script_of(behind, shell)[1]
-    rest = () if rest[:1] and rest[0].endswith(".py") else rest  # which `python "$@"` may start
-    if given := _among(behind, environ) or _handed_on(behind[0], rest, environ):
-        return given
     if script.untold:
-        what = f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`"
-        return f"{what}. {_IN_SCRIPT}"
+        return (
+            f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`. {_WAY_OUT}"
+        )
     named = ", ".join(dict.fromkeys(patched))
     named = f"{named} would be patched in this environment" if named else "it names none"
-    other = f" (such as that of `{script.perhaps}`)" if script.perhaps else ""
-    checked = f"of the Pythons that {command[0]} may start, {named}; no other was checked{other}"
+    checked = f"of the Pythons that {command[0]} may start, {named}; no other was checked"
     checked += "; no script was read" * script.unread
     # The job must not depend on whether this can be written.
     with suppress(Exception):

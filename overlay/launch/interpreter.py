@@ -20,6 +20,8 @@ STARTERS = (
 _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
 #: Programs of Python that start a job's processes, by default in their own Python.
 LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
+#: torchrun as a module.
+_TORCHRUN = ("torch.distributed.launch", "torch.distributed.run")
 #: Programs that start a command or a kernel in another environment or on another machine; of Ray, commands.
 _ELSEWHERE = (
     "asdf", "conda", "dstack", "hatch", "jupyter", "mamba", "nox", "papermill", "pdm", "pipenv", "poetry",
@@ -63,21 +65,23 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
 
 
 def starts_elsewhere(words: Sequence[str]) -> bool:
-    """Return whether a launcher starts its command in another environment or on other machines."""
+    """Return whether a launcher starts its command in another Python or on other machines."""
     name = os.path.basename(words[0]) if words else ""
     if is_python(name):
         module = run_by_option(words)
         top = module.partition(".")[0]
-        name = top if top in LAUNCHERS else module
+        name = "torchrun" if module in _TORCHRUN else top if top in LAUNCHERS else module
         words = words[words.index(module) :] if module in words else words
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
-    if name not in ("accelerate", "deepspeed"):
+    if name not in LAUNCHERS:
         return name in _ELSEWHERE
     own = [
         *takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "--module"), words[1:]),
         "",
     ]
+    if not {"--no-python", "--no_python"}.isdisjoint(own):
+        return True
     options = [(*word.partition("=")[::2], after) for word, after in pairwise(own)]
     # DeepSpeed takes no notice of a file that is not there. The second one is its default.
     files = [value or after for option, value, after in options if option in _HOSTS]
@@ -172,20 +176,20 @@ def _letters(option: str) -> str:
     return "" if option[:2] == "--" or option[1:] in ("login", "noprofile", "norc", "posix") else option
 
 
-def script_of(words: Sequence[str], shell: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the script of a command that runs in a shell, and the words that it is given.
+def script_of(words: Sequence[str], shell: Sequence[str]) -> str:
+    """Return the script of a command that runs in a shell.
 
-    In place of the script it is `-c` for a text among the words, and `-s` for the standard input.
+    In place of it, it is `-c` for a text among the words, and `-s` for the standard input.
     """
     if words[0] != shell[0]:  # which the first line of the script names
-        return words[0], words[1:]
+        return words[0]
     options = [*options_of_shell(words[1:])]
     rest = words[1 + sum(map(len, options)) :]
     rest = rest[1:] if rest and rest[0] in ("-", "--") else rest
     letters = "".join(_letters(option) for option, *_ in options)
     if "c" in letters:
-        return "-c", rest[2:]
-    return ("-s", rest) if "s" in letters or not rest else (rest[0], rest[1:])
+        return "-c"
+    return "-s" if "s" in letters or not rest else rest[0]
 
 
 def _first_line(program: str) -> list[str]:

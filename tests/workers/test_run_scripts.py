@@ -41,17 +41,38 @@ def test_of_a_shell_each_python_is_asked_and_it_is_started_unless_the_job_is_str
             assert f"not started, because the job is strict or pinned: {said}" in why
 
 
-def test_of_a_shell_that_a_launcher_starts_each_python_is_asked(worksite: Venv, other: Venv) -> None:
-    launcher = program(worksite.folder / "bin/torchrun", f"#!{worksite.python}\nprint('ran')\n")
-    script = program(worksite.folder / "rank.sh", "#!/bin/sh\n")
-    commands = (["sh", script], ["--log-dir", "x", script], ["sh", "-c", "python x.py"], ["sh", "-x", script])
-    for command in commands:
-        words = [launcher, "--no-python", *command]
-        assert CHECKED.format(command[0] if command[0] == "sh" else script) in (
-            overlay_run(worksite, "--strict", *words).stderr
+def test_a_launcher_that_is_told_to_start_no_python_may_start_any(worksite: Venv, tmp_path: Path) -> None:
+    for name in ("accelerate", "deepspeed", "torchrun"):
+        program(tmp_path / name, f"#!{worksite.python}\nprint('ran')\n")
+    path = {"PATH": f"{tmp_path}:{worksite.on_path()['PATH']}"}
+    run = ["python", "-m", "torch.distributed.run"]
+    for words in (
+        ["torchrun", "--no-python", "--nproc-per-node", "1", "./x"], [*run, "--no-python", "sh", "x.sh"],
+        ["accelerate", "launch", "--no_python", "x"], ["deepspeed", "--no_python", "python", "x.py"],
+    ):  # fmt: skip
+        said = refused(worksite, "--strict", *words, **path)
+        program_of = f"`{' '.join(run)}`" if words[0] == "python" else words[0]
+        assert f"overlay cannot tell which Python {program_of} starts. What to do: put `overlay run`" in said
+    assert overlay_run(worksite, "--strict", "torchrun", "x.py", "--no-python", **path).stdout == "ran\n"
+
+
+def test_what_says_overlay_run_itself_is_started(worksite: Venv, other: Venv, tmp_path: Path) -> None:
+    """Where the Python is known it is checked, and strict mode with it."""
+    program(tmp_path / "uv", '#!/bin/sh\nshift\nexec "$@"\n')
+    path = {"PATH": f"{tmp_path}:{worksite.on_path()['PATH']}"}
+    line = f"{worksite.python} -m overlay run python -c \"print('ran')\""
+    script = program(tmp_path / "x.sh", f"#!/bin/sh\nPATH={worksite.on_path()['PATH']}\n{line}\n")
+    for words in (["sh", script], ["uv", "run", script], ["uv", "run", "sh", "-c", line]):
+        if words[0] == "sh":
+            assert overlay_run(worksite, "--strict", *words, **other.on_path()).stdout == "ran\n"
+    for word in ("overlay", f"{worksite.folder}/bin/overlay", "python -m overlay"):
+        words = ["uv", "run", *word.split(), "run", "python", "-c", "print('ran')"]
+        assert overlay_run(worksite, "--strict", *words, **path).stdout == "ran\n"
+        assert "is a different Python" in refused(
+            worksite, "--strict", "uv", "run", *word.split(), "run", str(other.python), "x.py", **path
         )
-        said = refused(worksite, "--strict", *words, **other.on_path())
-        assert "may start any Python, and `python` would run without patches: " in said
+    program(tmp_path / "x.sh", f"#!/bin/sh\n# overlay run python\n{other.python} x.py\n")
+    assert "is a different Python" in refused(worksite, "--strict", script)
 
 
 #: Lines of a script: `BINS` has programs, `OURS` is an environment with overlay, and `OTHER` one without.
@@ -65,15 +86,13 @@ HEALTHY = (
     "OURS/bin/python -V", "echo 'not closed", "deepspeed x.py",
     "PATH=OURS/bin:OTHER/bin", ". FOLDER/conda/bin/activate", "python x.py --data /mnt/conda/x --save /run",
     "LD_LIBRARY_PATH=/conda/lib OUT=/run python x.py", "conda install -y --dry-run x", "BINS/uv pip list",
-    ". FOLDER/conda/bin/activate good && true", "python conda/run.py", "uv sync; python run.py",
+    "python conda/run.py", "uv sync; python run.py",
     'V=OURS; "$V"/bin/python3 -V', '$(dirname "$(which python)")/../bin/python3 -V', "OURS/*/python3 -V",
     "source OURS/bin/activate 2>/dev/null || true", "test -f OURS/bin/activate -a -d /",
-    ". OURS/bin/activate x", "source activate x", "PATH=FOLDER/conda/bin:$PATH; source activate base",
-    'V=OURS; export PATH="$V/bin:/usr/bin:/bin"', ". FOLDER/conda/bin/activate base",
+    'V=OURS; export PATH="$V/bin:/usr/bin:/bin"', ". OURS/bin/activate && true",
+    "Y=OURS; . $Y/bin/activate || exit",
     'echo "conda env is ready, run training now"', "cat <<X\nActivate conda first, then run this\nX",
-    "PATH=FOLDER/conda/bin:$PATH; echo activate the environment", "P=${UNSET:-OURS/bin/python}; $P -V",
-    "$HERE/bin/python -V || ${PWD:-OTHER}/bin/python -V", "P=OURS; ${P:-OTHER}/bin/python -V",
-    'P=$(command -v python); "${P:-OTHER/bin/python}" -V',
+    "PATH=FOLDER/conda/bin:$PATH; echo activate the environment",
     "export PATH=$PATH:OTHER/bin", 'PATH="${PATH}:OTHER/bin"',
 )  # fmt: skip
 DIFFERENT = (
@@ -86,18 +105,16 @@ DIFFERENT = (
     "if true; then P=OTHER/bin/python; fi; true || $P x.py", "true || python3.99 x.py",
     'true || bash "$(dirname "$0")/bin/nested.sh"', ". ./bin/nested.sh", "./other/bin/python -V",
     "export PATH=FOLDER/user:$PATH; true || torchrun x.py", "FOLDER/py@3/bin/python x.py",
-    "P=${UNSET:-OTHER/bin/python}; true || $P x.py", "true || . ${UNSET:=OTHER}/bin/activate",
-    "PATH=${UNSET-OTHER/bin}:$PATH",
     "bash -c 'bash BINS/nested.sh'", ". BINS/nested", "bash -x BINS/nested", "source BINS/nested.slurm",
-    ". FOLDER/conda/bin/activate mine", "PATH=/nothing:OTHER/bin:OURS/bin",
+    "PATH=/nothing:OTHER/bin:OURS/bin",
     "export PATH=OTHER/bin${PATH:+:${PATH}}", "true || env PATH=OTHER/bin python x.py",
-    "cat <<X\nOTHER/bin/python x.py\nX", "PATH=FOLDER/conda/bin:$PATH; source activate mine",
+    "cat <<X\nOTHER/bin/python x.py\nX",
 )  # fmt: skip
 UNTOLD = (
     "source ~/.bashrc; conda activate x", "~/conda/bin/conda --no-plugins run -n x python x.py",
     "pyenv shell 3.10", "pyenv activate x", "true || pyenv exec python x.py",
-    "export PATH=FOLDER/conda/bin:$PATH; source activate x",
-    "source FOLDER/conda/bin/activate x", "true || BINS/uv run x.py",
+    "source activate x", "source FOLDER/conda/bin/activate x-1", 'true || . "$CONDA"/bin/activate x && true',
+    ". FOLDER/conda/bin/activate base", ". ~/conda/bin/activate /envs/x", "true || BINS/uv run x.py",
     'L=(python3)\n[ -n "$X" ] && L=(uv run python3)\ntrue || "${L[@]}" x.py',
     "true || uv -v run x.py", "printf x | uv run x.py", "true || pipenv run python3",
     ". FOLDER/conda.sh; true || conda activate x", 'eval "$($UNKNOWN/conda hook)"; true || conda activate x',
@@ -105,10 +122,9 @@ UNTOLD = (
 #: What a search of the text doesn't find. The log says that nothing else was checked.
 NOT_CHECKED = (
     "true || . $NAME/bin/activate", "B=BINS; true || $B/accelerate launch", "cd OTHER; . bin/activate",
-    "make", "ssh host x.py", "alias python=$X",
+    "make", "ssh host x.py", "alias python=$X", "P=${UNSET:-OTHER/bin/python}; true || $P x.py",
+    "poetry run python x.py", "~/.local/bin/uv run x.py", "module load python/3.10",
 )  # fmt: skip
-#: The same, by what may not be there.
-PERHAPS = ("poetry run python x.py", "~/.local/bin/uv run x.py", "module load python/3.10")
 
 
 def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
@@ -128,11 +144,7 @@ def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
     (tmp_path / "user").mkdir()
     program(tmp_path / "user/torchrun", f"#!{other.python}\n")
     (tmp_path / "py@3").symlink_to(other.folder)
-    conda = {place: worksite.folder / place for place in ("bin", "lib", "pyvenv.cfg")}
-    conda |= {"envs/mine": other.folder, "envs/good": worksite.folder}
-    (tmp_path / "conda/envs").mkdir(parents=True)
-    for place, folder in conda.items():
-        (tmp_path / "conda" / place).symlink_to(folder)
+    (tmp_path / "conda").symlink_to(worksite.folder)
     for name, venv in (("ours", worksite), ("other", other)):
         (venv.folder / "bin/activate").write_text("true || conda activate x\n")  # as conda's own says
         (tmp_path / name).symlink_to(venv.folder)
@@ -155,9 +167,8 @@ def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
     assert [text for text in UNTOLD if "overlay cannot tell which Python bash starts" not in said(text)] == []
     end = "would be patched in this environment; no other was checked"
     assert [text for text in NOT_CHECKED if f"{checked} {end}: a patched job" not in said(text)] == []
-    assert [text for text in PERHAPS if f"{end} (such as that of `" not in said(text)] == []
     # It says what it cannot tell, and what it has found.
-    assert "because of `uv -v run`. What to do: put `overlay run` into the script" in said(
+    assert "because of `uv -v run`. What to do: put `overlay run` right before the Python" in said(
         "true || uv -v run x.py"
     )
     assert f"{checked}, `{worksite.folder}/bin/python` would be patched in this environment" in said(
@@ -178,48 +189,12 @@ def test_no_long_text_takes_long(worksite: Venv, tmp_path: Path) -> None:
         overlay_run(worksite, "--strict", "sh", script)  # which is stopped after two minutes
 
 
-def test_the_command_that_a_script_is_given_is_searched(worksite: Venv, other: Venv, tmp_path: Path) -> None:
-    """As that of a container's entry point."""
-    script = program(tmp_path / "entry.sh", '#!/bin/sh\nexec "$@"\n')
-    for before in ([], ["sh"], ["nohup", "bash", "-e"]):
-        for venv in (worksite, other):
-            words = [*before, script, str(venv.python), "-c", "print('ran')"]
-            done = overlay_run(worksite, "--strict", *words)
-            assert (done.stdout == "ran\n") == (venv is worksite), done.stderr
+def test_what_a_script_is_given_is_no_part_of_it(worksite: Venv, other: Venv, tmp_path: Path) -> None:
+    """It may be data. The log says that nothing else was checked."""
     own = program(tmp_path / "own.sh", "echo ran\n")
-    program(tmp_path / "torchrun", f"#!{other.python}\n")
-    for name in ("deepspeed", "papermill", "ray", "uv"):
-        program(tmp_path / name, "#!/bin/sh\n")
-    program(tmp_path / "vllm", f"#!{other.python}\n")
-    path = f"{worksite.on_path()['PATH']}:{tmp_path}"
-    job = program(tmp_path / "job.py", f"#!{other.python}\n")
-    inner = program(tmp_path / "inner.sh", f"#!/bin/sh\n{other.python} x.py\n")
-    for start in (f"sh {script}", "bash -eo pipefail -c true name", script, "sh -s", f"sh -- {script}"):
-        for given in (
-            f"{tmp_path}/torchrun x.py", f"{other.python} -O x.py", f"{script} {script} {inner}",
-            f"env PATH={other.folder}/bin:/bin python x.py", f"bash {inner}", "uv run --no-sync x.py",
-            "uv python x.py", f"deepspeed --hostfile {inner} x.py", "ray submit x.yaml",
-            "papermill a b",
-        ):  # fmt: skip
-            refused(worksite, "--strict", *start.split(), *given.split(), PATH=path)
-    for healthy in (
-        "ray",
-        "uv",
-        "--backend ray x",
-        f"notes {other.python}",
-        f"{worksite.python} -O x",
-        f"{job} --tp 2",
-        "python8 x",
-        "vllm x",
-        "vllm --backend ray",
-        "head python x.py",
-        "torchrun 8",
-        "overlay run python x.py",
-    ):
-        done = overlay_run(worksite, "--strict", "sh", own, *healthy.split(), PATH=path)
-        assert done.stdout == "ran\n", done.stderr
-    words = ["env", f"PATH={worksite.folder}/bin:/usr/bin:/bin", "sh", script, "python", "-c", "print('ran')"]
-    assert overlay_run(worksite, "--strict", *words, **other.on_path()).stdout == "ran\n"
+    for given in (["ray"], ["uv", "run"], ["--python", str(other.python)], [str(other.python), "x.py"]):
+        done = overlay_run(worksite, "--strict", "sh", own, *given)
+        assert (done.stdout, done.stderr) == ("ran\n", f"overlay: {CHECKED.format('sh')}")
 
 
 def test_what_only_the_script_is_not_is_no_script(worksite: Venv, other: Venv, tmp_path: Path) -> None:
@@ -254,7 +229,11 @@ def test_an_interactive_shell_keeps_the_terminal(worksite: Venv) -> None:
 def test_what_can_be_read_only_once_is_left_to_the_shell(worksite: Venv, tmp_path: Path) -> None:
     command = f"{worksite.python} -m overlay run --strict bash"
     data = program(tmp_path / "data", "x")
-    for line in (f"{command} <(echo echo ran) {data}", f"echo echo ran | {command} -s {data}"):
+    program(tmp_path / "read", "echo ran\n")
+    for line in (
+        f"{command} <(echo echo ran) {data}", f"echo echo ran | {command} -s {data}",
+        f"{command} < {tmp_path}/read",
+    ):  # fmt: skip
         done = worksite.run(
             "-c", "import os, sys; os.execvp('bash', ['bash', '-c', sys.argv[1]])", line, **worksite.on_path()
         )
@@ -289,19 +268,15 @@ def test_a_folder_that_is_gone_is_named(worksite: Venv, tmp_path: Path) -> None:
 
 
 def test_the_script_that_a_shell_reads_is_read(worksite: Venv, other: Venv, tmp_path: Path) -> None:
-    """Its standard input, or a file."""
     (tmp_path / "install").write_text(f"true || {other.python} x.py\n")
     (tmp_path / "data").write_text("x")
     (tmp_path / "below").mkdir()
     shutil.copy(tmp_path / "install", tmp_path / "below/found")
     path = f"{worksite.on_path()['PATH']}:{tmp_path}/below"
     for words in (
-        "bash < install",
-        "bash -s x < install",
         "bash -eo pipefail install",
         "bash -- install",
         "bash install -c 4",
-        "bash -s -- data < install",
         "bash -noprofile -posix install",
         "bash --rcfile data install",
         "bash found data",
