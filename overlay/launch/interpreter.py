@@ -20,8 +20,8 @@ STARTERS = (
 _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
 #: Programs of Python that start a job's processes, by default in their own Python.
 LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
-#: torchrun as a module.
-_TORCHRUN = ("torch.distributed.launch", "torch.distributed.run")
+#: How torchrun ends as a module.
+_TORCHRUN = (".distributed.launch", ".distributed.run")
 #: Programs that start a command or a kernel in another environment or on another machine; of Ray, commands.
 _ELSEWHERE = (
     "asdf", "conda", "dstack", "hatch", "jupyter", "mamba", "nox", "papermill", "pdm", "pipenv", "poetry",
@@ -70,7 +70,7 @@ def starts_elsewhere(words: Sequence[str]) -> bool:
     if is_python(name):
         module = run_by_option(words)
         top = module.partition(".")[0]
-        name = "torchrun" if module in _TORCHRUN else top if top in LAUNCHERS else module
+        name = "torchrun" if module.endswith(_TORCHRUN) else top if top in LAUNCHERS else module
         words = words[words.index(module) :] if module in words else words
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE

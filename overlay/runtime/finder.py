@@ -15,19 +15,18 @@ import _imp
 import _thread
 import os
 import sys
-from _frozen_importlib import ModuleSpec  # from `importlib` it would take three more files to load
 from contextlib import contextmanager, suppress
 
-from overlay.errors import OverlayError
+from overlay.runtime.loader import HookedLoader, admit_refused, spec_of, when_executed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _frozen_importlib import ModuleSpec
     from collections.abc import Callable, Iterator, Sequence
-    from types import CodeType, FrameType, ModuleType
+    from types import FrameType, ModuleType
     from typing import Any
 
-    #: Called with the name under which a module was imported, and the module.
-    Imported = Callable[[str, object], None]
+    from overlay.runtime.loader import Imported
 
 
 @contextmanager
@@ -45,6 +44,8 @@ class WatchingFinder:
 
     #: Marks the engine's own finders, which it leaves out when it looks for sources.
     overlay_finder = True
+    #: Whether it finds nothing any more, and stands in the path only until another one does.
+    is_out = False
 
     def __init__(self, names: frozenset[str], imported: Imported) -> None:
         self._names = names
@@ -61,7 +62,7 @@ class WatchingFinder:
         """Find a watched module by way of the other finders, and hook its loader."""
         key = (_thread.get_ident(), fullname)
         # A finder that asks all others again, as wrapt's does, asks this one too.
-        if fullname not in self._names or key in self._asking:
+        if fullname not in self._names or key in self._asking or self.is_out:
             return None
         self._asking.add(key)
         try:
@@ -106,12 +107,23 @@ class WatchingFinder:
         """Stand in front of all other finders."""
         # In the list that is there, for whoever holds it, and in one step, for a thread that walks along it.
         with _import_lock():
-            sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
+            if self.is_out:  # another thread has removed it in the meantime
+                return
+            others = [finder for finder in sys.meta_path if finder is not self]
+            if len(others) == len(sys.meta_path):  # the list stays as long as it is, as in `remove`
+                out = [one for one in others if isinstance(one, WatchingFinder) and one.is_out]
+                others = [one for one in others if one not in out[:1]]
+            sys.meta_path[:] = [self, *others]
 
     def remove(self) -> None:
-        """Leave the path."""
+        """Find nothing any more, and leave the path, but not under a thread that may walk along it.
+
+        That thread would miss the next finder, and with it a module that is there.
+        """
         with _import_lock():
-            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+            self.is_out = True
+            if len(sys._current_frames()) == 1:  # noqa: SLF001 -- no other thread
+                sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
 
 class FirstFinder(WatchingFinder):
@@ -130,7 +142,6 @@ class FirstFinder(WatchingFinder):
         #: Files that run as `__main__` and have been looked at. The caller asks about what runs now.
         main = None if at_start else getattr(sys.modules.get("__main__"), "__file__", None)
         self._looked: set[object] = {None, main}
-        self._removed = False
 
     def watch(self, names: frozenset[str], imported: Imported, passed: Callable[[], None]) -> None:
         """Watch modules. `passed` is called if another finder has stood in front: it may have found one."""
@@ -149,11 +160,11 @@ class FirstFinder(WatchingFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a watched module. Wake first if it is time, and look whether a watched module is run."""
+        if self.is_out:
+            return None
         moved = sys.meta_path[0] is not self and self in sys.meta_path
         if moved:
             self.install()  # another finder stands in front, and may find a watched module, or has
-            if self._removed:  # by another thread, in the meantime
-                self.remove()
         space = space_of_main(sys._getframe(1))  # noqa: SLF001 -- who imports
         if self.packages:
             came = fullname.partition(".")[0] in self.packages or (moved and self.missed())
@@ -216,111 +227,19 @@ class FirstFinder(WatchingFinder):
 
     def install(self) -> None:
         """Stand in front of all other finders, and of scripts."""
-        if self._script not in sys.path_hooks:
+        if self._script not in sys.path_hooks and not self.is_out:
             sys.path_hooks.append(self._script)
         super().install()
 
     def remove(self) -> None:
         """Leave the path, and the path hooks. Modules that were refused can be used again."""
-        self._removed = True
-        while _spoiled:
-            module, plain = _spoiled.pop()
-            module.__class__ = plain
+        admit_refused()
         super().remove()
         sys.path_hooks[:] = [hook for hook in sys.path_hooks if hook != self._script]
         for path, found in list(sys.path_importer_cache.items()):
             if getattr(found, "imported", None) == self._imported:  # a `Script` of this finder
                 del sys.path_importer_cache[path]
-
-
-class HookedLoader:
-    """The loader of one module, which reports it when it has been executed.
-
-    It stands in for the real loader only until then: modules keep the loader that they would have had.
-    """
-
-    def __init__(self, loader: Any, name: str, imported: Imported, hooked: set[str]) -> None:
-        #: The loader that the module would have had.
-        self.real = loader
-        self._name = name
-        self._imported = imported
-        self._hooked = hooked
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying and pickling ask for these before `real` is set
-            raise AttributeError(name)
-        return getattr(self.real, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Create the module as the real loader does."""
-        create = getattr(self.real, "create_module", None)
-        module: ModuleType | None = create(spec) if create else None
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Execute the module, then report it."""
-        self._hooked.add(self._name)
-        spec = spec_of(module)
-        # If `python -m` runs the module next, it gets the code from this spec's loader.
-        if spec is not None and not any(word.endswith(self._name) for word in sys.orig_argv):
-            spec.loader = self.real
-        module.__loader__ = self.real
-        self.real.exec_module(module)
-        # A module may have put another one in its place.
-        found = sys.modules.get(self._name, module)
-        try:
-            self._imported(self._name, found)
-        except OverlayError as error:
-            if found is module and getattr(spec, "_initializing", False):  # else it was there before
-                _spoil(found, error)
-            raise
-
-    def get_code(self, name: str) -> CodeType | None:
-        """Return the code by which the module is run as `__main__`, and reported."""
-        plain: CodeType | None = self.real.get_code(name)
-        if plain is None or not hasattr(self.real, "get_source"):
-            return plain
-        from overlay.runtime.main_module import code
-
-        return code(self, self._name, self.real.get_source(name), plain, self._imported)
-
-    def load_module(self, name: str) -> Any:
-        """Load the module in the way that importlib has deprecated, and report it."""
-        self._hooked.add(self._name)
-        module = self.real.load_module(name)
-        self._imported(self._name, module)
-        return module
-
-
-#: Modules that were refused, each with the class that it had.
-_spoiled: list[tuple[Any, type]] = []
-
-
-def _spoil(module: object, error: OverlayError) -> None:
-    """Let whoever takes a name from a module that was refused as it was imported get the error as well.
-
-    Python hands the module to a thread that waits for the import, even if that fails.
-    """
-
-    class Refused(type(sys)):  # type: ignore[misc]
-        def __getattribute__(self, name: str) -> Any:
-            if name.startswith("__"):
-                return super().__getattribute__(name)
-            raise type(error)(*error.args)
-
-    plain = type(module)
-    with suppress(TypeError):  # it is no module, or of a class with a layout of its own
-        module.__class__ = Refused
-        _spoiled.append((module, plain))
-
-
-def spec_of(module: object) -> ModuleSpec | None:
-    """Return the spec of a module without asking a stranger's `__getattr__`."""
-    try:
-        spec = object.__getattribute__(module, "__dict__").get("__spec__")
-    except AttributeError:
-        return None
-    return spec if isinstance(spec, ModuleSpec) else None
+        self._imported, self._passed, self.wake = (lambda *_: None), (lambda: None), (lambda: None)
 
 
 def space_of_main(frame: FrameType | None = None) -> dict[str, Any]:
@@ -363,36 +282,3 @@ def without_import_lock(call: Callable[[], None]) -> None:
 
 def _lies_in(file: str, packages: frozenset[str]) -> bool:
     return not packages.isdisjoint(os.path.abspath(file).split(os.sep))
-
-
-def when_executed(spec: ModuleSpec, name: str, imported: Imported) -> None:
-    """Report a module that is being executed as soon as it is done.
-
-    The import system ends by clearing a flag on the module's spec, and tells nobody. The spec gets a class
-    that listens for that, and has its own class back afterwards.
-    """
-    plain = type(spec)
-
-    class ListeningSpec(plain):  # type: ignore[misc, valid-type]
-        def __setattr__(self, attribute: str, value: object) -> None:
-            if attribute != "_initializing" or value:
-                super().__setattr__(attribute, value)
-                return
-            object.__setattr__(self, "__class__", plain)
-            setattr(self, attribute, value)  # which may be another one that listens
-            found = sys.modules.get(name)
-            if found is None:
-                return  # its execution failed
-            try:
-                imported(name, found)
-            except BaseException as error:
-                # The import fails, as from a loader, and must fail again when it is tried again.
-                sys.modules.pop(name, None)
-                if isinstance(error, OverlayError):
-                    _spoil(found, error)
-                raise
-
-    spec.__class__ = ListeningSpec
-    if not getattr(spec, "_initializing", False):
-        # Another thread came to the end of it in the meantime.
-        setattr(spec, "_initializing", False)  # noqa: B010 -- which has no such attribute, as far as types go

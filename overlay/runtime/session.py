@@ -21,7 +21,8 @@ from overlay.ledger import PatchStatus
 from overlay.model.record import TYPE_CHECKING
 from overlay.patch import Patch
 from overlay.runtime.entry import ENDED, Entry
-from overlay.runtime.finder import FirstFinder, spec_of
+from overlay.runtime.finder import FirstFinder
+from overlay.runtime.loader import spec_of
 from overlay.runtime.sites import ConflictError, InstalledSite, prepare, put, run_as
 from overlay.source.decide import decide_all
 from overlay.source.registry import PACK, module_of

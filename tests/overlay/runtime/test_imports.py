@@ -147,7 +147,7 @@ def test_a_finder_that_asks_everybody_without_a_guard(upstream: Upstream, enable
 
 def test_a_module_that_is_done_at_this_very_moment_is_reported(upstream: Upstream) -> None:
     """Another thread may end its import between the question and the waiting."""
-    from overlay.runtime.finder import when_executed
+    from overlay.runtime.loader import when_executed
 
     core = upstream.load()
     assert core.__spec__

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -259,13 +260,18 @@ def test_a_selection_that_is_in_vain_is_named_by_who_speaks(
             forget()
 
 
+def finders() -> list[Any]:
+    """Return overlay's finders on the path, but one that is out and could not be taken away."""
+    return [one for one in sys.meta_path if getattr(one, "overlay_finder", False) and not one.is_out]  # type: ignore[attr-defined]
+
+
 def test_it_can_be_disarmed_before(armed: Armed) -> None:
-    before = [finder for finder in sys.meta_path if getattr(finder, "overlay_finder", False)]
+    before = finders()
     armed.engine.disable()
     assert not armed.engine.enabled
     assert core().scale(1) == 2
     assert armed.loads == 0
-    assert len(before) == 1 + sum(getattr(finder, "overlay_finder", False) for finder in sys.meta_path)
+    assert len(before) == 1 + len(finders())
 
 
 def test_an_upstream_that_is_there_is_patched_at_once(armed: Armed) -> None:
@@ -437,7 +443,7 @@ def test_a_finder_that_another_thread_removes_does_not_come_back(armed: Armed) -
     sys.meta_path.insert(0, types.SimpleNamespace(find_spec=lambda *_: None))
     try:
         importlib.util.find_spec("no_such_module")
-        assert finder not in sys.meta_path
+        assert finder not in finders()
     finally:
         del sys.meta_path[0]
 
@@ -504,3 +510,36 @@ def test_a_fork_while_another_thread_opens_the_session_waits_again(armed: Armed)
     forked.set()
     thread.join(60)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_thread_that_walks_along_the_path_as_overlay_leaves_it_misses_no_finder(
+    armed: Armed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As through the finder of an editable installation, which stands behind ours."""
+    (tmp_path / "behind.py").write_text("")
+    monkeypatch.delitem(sys.modules, "behind", raising=False)
+    find = lambda name, *_: PathFinder.find_spec(name, [str(tmp_path)])  # noqa: E731
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+
+    def leaves(name: str, *_: Any) -> None:
+        if name == "behind":
+            armed.engine.disable()
+
+    behind = (types.SimpleNamespace(find_spec=each) for each in (leaves, find, PathFinder.find_spec))
+    sys.meta_path[:] = [*finders(), *behind]
+
+    def walks() -> None:
+        importlib.import_module("behind")
+        # What is left stands aside, and gives way to the next.
+        for _ in range(3):
+            armed.engine.arm()
+            core()
+            armed.engine.disable()
+            forget()
+
+    walking = threading.Thread(target=walks)
+    walking.start()
+    walking.join(20)
+    assert "behind" in sys.modules
+    left = [one for one in sys.meta_path if getattr(one, "overlay_finder", False)]
+    assert [one.is_out for one in left] == [True]  # type: ignore[attr-defined]
