@@ -42,6 +42,7 @@ _WAY_OUT = (
     "What to do: put `overlay run` right before the Python that it starts, in the script or behind the "
     "launcher; or set OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
 )
+_INNER = "{} has `overlay run` in it, which checks the Python that it starts; no other was checked"
 _HOSTS = (
     "What to do: DeepSpeed hands few variables on to other machines, so put OVERLAY=1 and OVERLAY_STRICT=1 "
     "into ~/.deepspeed_env, and start it without `overlay run`"
@@ -161,7 +162,7 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
     unsure, known = "", interpreter_of(words, environ.get("PATH"))
     if known is None:
         _check(environ)  # the command may start any Python, this one among them
-        unsure = "" if checks_itself(" ".join(words[1:])) else _unsure(words, environ)
+        unsure = _unsure(words, environ)
     else:
         status, reason, answer = _asked(known, environ)
         if answer is not None and not answer.other:
@@ -208,6 +209,8 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with a command that starts some Python, and does not say which."""
     path = environ.get("PATH")
     (behind, env), shell = behind_starters(command, path), shell_of(command, path)
+    if checks_itself(" ".join(command[1:])):
+        return _remark(_INNER.format(command[0]))
     if not shell:
         program = (behind or command)[0]
         there = which(command[0], path=path)  # else the command itself will say that it is not
@@ -219,7 +222,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), path)
     script = written(behind, shell, path)
     if script.checked:
-        return ""
+        return _remark(_INNER.format(command[0]))
     programs = [interpreter_of([program], path) for program in script.programs]
     patched = []
     for one in [*of_shell(shell, environ), *filter(None, programs)]:
@@ -236,9 +239,13 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     named = f"{named} would be patched in this environment" if named else "it names none"
     checked = f"of the Pythons that {command[0]} may start, {named}; no other was checked"
     checked += "; no script was read" * script.unread
-    # The job must not depend on whether this can be written.
+    return _remark(checked)
+
+
+def _remark(text: str) -> str:
+    """Say what was not checked. The job does not depend on whether that can be written."""
     with suppress(Exception):
-        say(f"{checked}: a patched job logs `overlay: configuration: ...`")
+        say(f"{text}: a patched job logs `overlay: configuration: ...`")
     return ""
 
 

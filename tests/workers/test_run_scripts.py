@@ -57,19 +57,23 @@ def test_a_launcher_that_is_told_to_start_no_python_may_start_any(worksite: Venv
 
 
 def test_what_says_overlay_run_itself_is_started(worksite: Venv, other: Venv, tmp_path: Path) -> None:
-    """Where the Python is known it is checked, and strict mode with it."""
+    """Where its Python is known it is checked, and strict mode with it."""
     program(tmp_path / "uv", '#!/bin/sh\nshift\nexec "$@"\n')
     path = {"PATH": f"{tmp_path}:{worksite.on_path()['PATH']}"}
-    line = f"{worksite.python} -m overlay run python -c \"print('ran')\""
-    script = program(tmp_path / "x.sh", f"#!/bin/sh\nPATH={worksite.on_path()['PATH']}\n{line}\n")
-    for words in (["sh", script], ["uv", "run", script], ["uv", "run", "sh", "-c", line]):
-        if words[0] == "sh":
-            assert overlay_run(worksite, "--strict", *words, **other.on_path()).stdout == "ran\n"
+    line = f"{worksite.python} -m overlay run python"
+    script = program(tmp_path / "x.sh", f"#!/bin/sh\nPATH={path['PATH']}\n{line} -c \"print('ran')\"\n")
+    said = (
+        "has `overlay run` in it, which checks the Python that it starts; no other was checked: a patched job"
+    )
+    for words in ([script], ["sh", "-c", f"{line} -c \"print('ran')\""]):
+        done = overlay_run(worksite, "--strict", *words, **({} if words[1:] else other.on_path()))
+        assert (done.stdout, done.stderr.startswith(f"overlay: {words[0]} {said}")) == ("ran\n", True)
     for word in ("overlay", f"{worksite.folder}/bin/overlay", "python -m overlay"):
-        words = ["uv", "run", *word.split(), "run", "python", "-c", "print('ran')"]
-        assert overlay_run(worksite, "--strict", *words, **path).stdout == "ran\n"
+        start = ["uv", "run", *word.split(), "run"]
+        done = overlay_run(worksite, "--strict", *start, "python", "-c", "print('ran')", **path)
+        assert (done.stdout, f"overlay: uv {said}" in done.stderr) == ("ran\n", True)
         assert "is a different Python" in refused(
-            worksite, "--strict", "uv", "run", *word.split(), "run", str(other.python), "x.py", **path
+            worksite, "--strict", *start, str(other.python), "x.py", **path
         )
     program(tmp_path / "x.sh", f"#!/bin/sh\n# overlay run python\n{other.python} x.py\n")
     assert "is a different Python" in refused(worksite, "--strict", script)
