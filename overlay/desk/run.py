@@ -13,11 +13,12 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from shutil import which
 from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
-from overlay.desk.shell import checks_itself, written
+from overlay.desk.shell import written
 from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
@@ -121,7 +122,10 @@ def _restore(environ: dict[str, str]) -> None:
     for name in ("SIGPIPE", "SIGXFSZ"):  # which it ignores
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     with suppress(OSError), open("/proc/self/environ", "rb") as file:
-        if b"\0LC_CTYPE=" not in b"\0" + file.read():  # which it sets where there is no locale
+        before = dict(each.partition("=")[::2] for each in os.fsdecode(file.read()).split("\0"))
+        if "LC_CTYPE" in before:
+            environ["LC_CTYPE"] = before["LC_CTYPE"]
+        else:  # Python sets it where there is no locale, and where it is one that is not installed
             environ.pop("LC_CTYPE", None)
 
 
@@ -209,7 +213,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with a command that starts some Python, and does not say which."""
     path = environ.get("PATH")
     (behind, env), shell = behind_starters(command, path), shell_of(command, path)
-    if checks_itself(" ".join(command[1:])):
+    if any(os.path.basename(word) == "overlay" and after == "run" for word, after in pairwise(command)):
         return _remark(_INNER.format(command[0]))
     if not shell:
         program = (behind or command)[0]
@@ -223,18 +227,17 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     script = written(behind, shell, path)
     if script.checked:
         return _remark(_INNER.format(command[0]))
-    programs = [interpreter_of([program], path) for program in script.programs]
+    programs = [(program, interpreter_of([program], path)) for program in script.programs]
+    unknown = [program for program, known in programs if not known and not shell_of([program], path)]
     patched = []
-    for one in [*of_shell(shell, environ), *filter(None, programs)]:
+    for one in [*of_shell(shell, environ), *(known for _, known in programs if known)]:
         _, reason, answer = _asked(one.replace(behind=(*env, *one.behind)), environ)
         if reason:
             what = f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
             return f"{what}. If it starts another one, put `overlay run` right before that one"
         patched += [f"`{one.path}`"] if answer else []
-    if script.untold:
-        return (
-            f"overlay cannot tell which Python {command[0]} starts, because of `{script.untold}`. {_WAY_OUT}"
-        )
+    if untold := script.untold or "".join(unknown[:1]):
+        return f"overlay cannot tell which Python {command[0]} starts, because of `{untold}`. {_WAY_OUT}"
     named = ", ".join(dict.fromkeys(patched))
     named = f"{named} would be patched in this environment" if named else "it names none"
     checked = f"of the Pythons that {command[0]} may start, {named}; no other was checked"

@@ -35,7 +35,11 @@ _ENVIRONMENT = re.compile(
     rf"|{_BEGIN}((?:[\w.~+@-]*/)*(?:hatch|pdm|pipenv|pixi|poetry|uv)){_BETWEEN}run(?![\w.-])"
     rf"|{_BEGIN}(asdf|pyenv)[ \t]+(?:activate|exec|local|shell)(?![\w.-])"
 )
-_CHECKED = re.compile(r"\boverlay[ \t]+run\b")
+#: What starts a Python and checks it there.
+_CHECKED = re.compile(r"(?<![\w-])overlay[ \t]+run\b")
+#: What a script may source, and is not read: what activates an environment has been understood, and of the
+#: start-up files of a shell, most is for other shells.
+_NOT_READ = ("activate", ".bash_profile", ".bashrc", ".profile", "bash.bashrc", "bashrc", "profile")
 #: The most characters of a script, and scripts.
 _MOST_TEXT, _MOST_SCRIPTS = 1 << 20, 50
 
@@ -51,11 +55,6 @@ class Written(Record):
     checked: bool
     #: Whether the script itself could not be read: it is a pipe, say, which the shell has to read.
     unread: bool
-
-
-def checks_itself(text: str) -> bool:
-    """Return whether a command or script starts its Python by `overlay run`, which checks it there."""
-    return bool(_CHECKED.search(text))
 
 
 def written(words: Sequence[str], shell: Sequence[str], path: str | None) -> Written:
@@ -77,7 +76,7 @@ def written(words: Sequence[str], shell: Sequence[str], path: str | None) -> Wri
     return Written(
         programs=tuple(programs),
         untold=next(chosen, ""),
-        checked=checks_itself(text),
+        checked=bool(_CHECKED.search(text)),
         unread=not any(texts[:1]),
     )
 
@@ -105,8 +104,7 @@ def _texts(words: Sequence[str], shell: Sequence[str], path: str | None) -> Iter
             name = os.path.expanduser("".join(names))
             places = map(os.path.abspath, (name, os.path.join(folder, name.lstrip("./"))))
             there = next(filter(os.path.isfile, places), "")
-            # What activates an environment has been understood, and conda's says `conda activate` itself.
-            is_new = there not in (*files, "") and os.path.basename(there) != "activate"
+            is_new = there not in (*files, "") and os.path.basename(there) not in _NOT_READ
             if is_new and len(files) < _MOST_SCRIPTS:
                 files.append(there)
                 waiting.append((_read(there), os.path.dirname(there)))

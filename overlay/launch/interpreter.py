@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,10 @@ STARTERS = (
 _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
 #: Programs of Python that start a job's processes, by default in their own Python.
 LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
+#: The option of a launcher that starts any program, which may be shortened.
+_NO_PYTHON = ("--no-p", "--no_p")
+#: The second line of a script that is started by the Python beside it.
+_BESIDE = re.compile(r"""'''exec' "\$\(dirname -- "\$\(realpath -- "\$0"\)"\)"/'([^'/]+)' """)
 #: How torchrun ends as a module.
 _TORCHRUN = (".distributed.launch", ".distributed.run")
 #: Programs that start a command or a kernel in another environment or on another machine; of Ray, commands.
@@ -80,7 +85,7 @@ def starts_elsewhere(words: Sequence[str]) -> bool:
         *takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "--module"), words[1:]),
         "",
     ]
-    if not {"--no-python", "--no_python"}.isdisjoint(own):
+    if any(word.startswith(_NO_PYTHON) for word in own):
         return True
     options = [(*word.partition("=")[::2], after) for word, after in pairwise(own)]
     # DeepSpeed takes no notice of a file that is not there. The second one is its default.
@@ -204,7 +209,9 @@ def _first_line(program: str) -> list[str]:
         return [which("bash") or "/bin/sh"] if program.endswith(".sh") else []
     words = first[2:].split()
     if words and second.startswith("'''exec' "):
-        # Installers write it so if a path is too long for a first line, or has a space in it.
+        # Installers write it so if a path is too long for a first line, has a space in it, or may change.
+        if beside := _BESIDE.match(second):
+            return [os.path.join(os.path.dirname(os.path.realpath(program)), beside[1])]
         with suppress(ValueError):
             words = shlex.split(second.removeprefix("'''exec' "))[:1]
     if words and os.path.basename(words[0]) == "env":

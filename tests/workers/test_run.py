@@ -102,7 +102,10 @@ def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> N
 
 def test_a_script_of_this_python_is_started(worksite: Venv) -> None:
     program(worksite.folder / "bin/mine", f"#!{worksite.python}\n{PROBE}\n")
-    for words in (["mine"], ["env", "A=1", "mine"]):
+    beside = '"$(dirname -- "$(realpath -- "$0")")"'  # as in an environment that can be moved
+    lines = f"#!/bin/sh\n'''exec' {beside}/'python' \"$0\" \"$@\"\n' '''\n{PROBE}\n"
+    program(worksite.folder / "bin/moved", lines)
+    for words in (["mine"], ["env", "A=1", "mine"], ["moved"]):
         done = overlay_run(worksite, *words, OVERLAY_PATCHES="acme/*", **PACK)
         assert done.stdout.split()[-1] == PATCHED, done.stderr
 
@@ -153,6 +156,8 @@ def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither
 def test_the_command_gets_what_it_would_get_without(worksite: Venv) -> None:
     """Python itself ignores signals, and sets a locale where there is none."""
     ignored = ["grep", "^SigIgn", "/proc/self/status"]
+    of_locale = ["env", "LC_CTYPE=C", str(worksite.python), "-m", "overlay", "run", "env"]
+    assert "LC_CTYPE=C\n" in worksite.run("-c", f"import os; os.execvp('env', {of_locale!r})").stdout
     environ = {"PATH": worksite.on_path()["PATH"], "HOME": "/"}
     for words in (ignored, ["env"], ["bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}"]):
         plain, ours = (

@@ -49,6 +49,7 @@ def test_a_launcher_that_is_told_to_start_no_python_may_start_any(worksite: Venv
     for words in (
         ["torchrun", "--no-python", "--nproc-per-node", "1", "./x"], [*run, "--no-python", "sh", "x.sh"],
         ["accelerate", "launch", "--no_python", "x"], ["deepspeed", "--no_python", "python", "x.py"],
+        ["torchrun", "--no-py", "x"],
     ):  # fmt: skip
         said = refused(worksite, "--strict", *words, **path)
         program_of = f"`{' '.join(run)}`" if words[0] == "python" else words[0]
@@ -93,7 +94,7 @@ HEALTHY = (
     "python conda/run.py", "uv sync; python run.py",
     'V=OURS; "$V"/bin/python3 -V', '$(dirname "$(which python)")/../bin/python3 -V', "OURS/*/python3 -V",
     "source OURS/bin/activate 2>/dev/null || true", "test -f OURS/bin/activate -a -d /",
-    'V=OURS; export PATH="$V/bin:/usr/bin:/bin"', ". OURS/bin/activate && true",
+    'V=OURS; export PATH="$V/bin:/usr/bin:/bin"', ". OURS/bin/activate && true", ". FOLDER/.bashrc",
     "Y=OURS; . $Y/bin/activate || exit",
     'echo "conda env is ready, run training now"', "cat <<X\nActivate conda first, then run this\nX",
     "PATH=FOLDER/conda/bin:$PATH; echo activate the environment",
@@ -115,6 +116,7 @@ DIFFERENT = (
     "cat <<X\nOTHER/bin/python x.py\nX",
 )  # fmt: skip
 UNTOLD = (
+    "true || OTHER/bin/torchrun x.py",
     "source ~/.bashrc; conda activate x", "~/conda/bin/conda --no-plugins run -n x python x.py",
     "pyenv shell 3.10", "pyenv activate x", "true || pyenv exec python x.py",
     "source activate x", "source FOLDER/conda/bin/activate x-1", 'true || . "$CONDA"/bin/activate x && true',
@@ -147,12 +149,14 @@ def test_what_a_script_writes_out_is_asked_and_the_log_says_what_was(
         program(bins / name, "#!/bin/sh\ntrue || accelerate launch\n")
     (tmp_path / "user").mkdir()
     program(tmp_path / "user/torchrun", f"#!{other.python}\n")
+    shutil.copy("/bin/true", other.folder / "bin/torchrun")
     (tmp_path / "py@3").symlink_to(other.folder)
     (tmp_path / "conda").symlink_to(worksite.folder)
     for name, venv in (("ours", worksite), ("other", other)):
         (venv.folder / "bin/activate").write_text("true || conda activate x\n")  # as conda's own says
         (tmp_path / name).symlink_to(venv.folder)
     (tmp_path / "conda.sh").write_text("")
+    (tmp_path / ".bashrc").write_text(f"PATH={other.folder}/bin:$PATH\n")
     path = f"{bins}:{worksite.folder}/bin:/usr/bin:/bin"  # and nothing else that this machine has
     known = {"BINS": bins, "FOLDER": tmp_path, "OURS": worksite.folder, "OTHER": other.folder}
 
