@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from overlay._version import __version__
 from overlay.desk import commands, lock, run
-from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, adder, say
+from overlay.desk.output import EXIT_LOUD, EXIT_STOPPED, EXIT_USAGE, adder, say
 from overlay.desk.report import page as report
 from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SettingsError, SuiteError
 from overlay.runtime.engine import Engine
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE if isinstance(error, _USAGE) else EXIT_LOUD
     except KeyboardInterrupt:  # what a command has started, it has ended
         say("stopped")
-        return EXIT_USAGE
+        return EXIT_STOPPED
 
 
 def _no_command(word: str, known: Collection[str]) -> str:

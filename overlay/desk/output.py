@@ -14,8 +14,8 @@ from overlay.errors import ReportError
 from overlay.model.text import wrap
 from overlay.source.source import importable
 
-#: All is well; the answer is no; the question cannot be understood.
-EXIT_OK, EXIT_LOUD, EXIT_USAGE = 0, 1, 2
+#: All is well; the answer is no; the question cannot be understood; Ctrl-C.
+EXIT_OK, EXIT_LOUD, EXIT_USAGE, EXIT_STOPPED = 0, 1, 2, 130
 
 
 def show(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> None:

@@ -1,8 +1,8 @@
 """`overlay run`: starts a command in which every Python process is armed.
 
 What can be wrong is looked for before anything starts: settings, selection, packs and pin, and whether the
-Python that the command runs in is armed at all. What a script starts cannot be known: what it writes out is
-looked at, and the log says what was.
+Python that the command runs in is armed at all. What a script starts cannot be known, and it is not read: the
+Pythons on its PATH are asked, and the log says which.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from shutil import which
 from typing import Any
 
 from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
-from overlay.desk.shell import written
 from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
+    LAUNCHERS,
     Interpreter,
     behind_starters,
     interpreter_of,
@@ -39,11 +39,15 @@ from overlay.source.registry import load_patches
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: The options of `overlay run` that take a value.
 _WITH_VALUE = ("--patches", "--pin")
+_OR_UNCHECKED = "or set OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
 _WAY_OUT = (
-    "What to do: put `overlay run` right before the Python that it starts, in the script or behind the "
-    "launcher; or set OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
+    "What to do: put `overlay run` behind it, right before the Python or the script that it starts; "
+    f"{_OR_UNCHECKED}"
 )
-_INNER = "{} has `overlay run` in it, which checks the Python that it starts; no other was checked"
+_IN_SCRIPT = (
+    "If it starts another one: put `overlay run` into the script, right before that one, and start the "
+    f"script without it; {_OR_UNCHECKED}"
+)
 _HOSTS = (
     "What to do: DeepSpeed hands few variables on to other machines, so put OVERLAY=1 and OVERLAY_STRICT=1 "
     "into ~/.deepspeed_env, and start it without `overlay run`"
@@ -213,42 +217,43 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with a command that starts some Python, and does not say which."""
     path = environ.get("PATH")
     (behind, env), shell = behind_starters(command, path), shell_of(command, path)
+    if shell:
+        return _of_script(command[0], env, shell, environ)
     if any(os.path.basename(word) == "overlay" and after == "run" for word, after in pairwise(command)):
-        return _remark(_INNER.format(command[0]))
-    if not shell:
-        program = (behind or command)[0]
-        there = which(command[0], path=path)  # else the command itself will say that it is not
-        hosts = os.path.basename(program) == "deepspeed" and "--no_python" not in behind
-        way_out = _HOSTS if hosts else _WAY_OUT
-        if is_python(program):  # whose module starts another one
-            program = f"`{program} -m {run_by_option(behind)}`"
-        return f"overlay cannot tell which Python {program} starts. {way_out}" if there else ""
-    path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), path)
-    script = written(behind, shell, path)
-    if script.checked:
-        return _remark(_INNER.format(command[0]))
-    programs = [(program, interpreter_of([program], path)) for program in script.programs]
-    unknown = [program for program, known in programs if not known and not shell_of([program], path)]
-    patched = []
-    for one in [*of_shell(shell, environ), *(known for _, known in programs if known)]:
-        _, reason, answer = _asked(one.replace(behind=(*env, *one.behind)), environ)
+        return ""
+    program = (behind or command)[0]
+    there = which(command[0], path=path)  # else the command itself will say that it is not
+    hosts = os.path.basename(program) == "deepspeed" and "--no_python" not in behind
+    if is_python(program):  # whose module starts another one
+        program = f"`{program} -m {run_by_option(behind)}`"
+    return (
+        f"overlay cannot tell which Python {program} starts. {_HOSTS if hosts else _WAY_OUT}" if there else ""
+    )
+
+
+def _of_script(name: str, env: Sequence[str], shell: Sequence[str], environ: dict[str, str]) -> str:
+    """Return what may go wrong with a script of a shell by the Pythons on its PATH. It is not read."""
+    path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), environ.get("PATH"))
+    launchers = [(word, interpreter_of([word], path)) for word in LAUNCHERS]
+    found = [(one.path, one) for one in of_shell(shell, environ)]
+    asked: dict[Interpreter, tuple[int, str, Reply | None]] = {}
+    shown = []
+    for word, known in [*found, *((word, one) for word, one in launchers if one)]:
+        one = known.replace(behind=(*env, *known.behind))
+        if one not in asked:
+            asked[one] = _asked(one, environ)
+        _, reason, answer = asked[one]
         if reason:
-            what = f"{command[0]} may start any Python, and `{one.path}` would run without patches: {reason}"
-            return f"{what}. If it starts another one, put `overlay run` right before that one"
-        patched += [f"`{one.path}`"] if answer else []
-    if untold := script.untold or "".join(unknown[:1]):
-        return f"overlay cannot tell which Python {command[0]} starts, because of `{untold}`. {_WAY_OUT}"
-    named = ", ".join(dict.fromkeys(patched))
-    named = f"{named} would be patched in this environment" if named else "it names none"
-    checked = f"of the Pythons that {command[0]} may start, {named}; no other was checked"
-    checked += "; no script was read" * script.unread
-    return _remark(checked)
-
-
-def _remark(text: str) -> str:
-    """Say what was not checked. The job does not depend on whether that can be written."""
+            what = f"{name} may start any Python, and `{word}` would run without patches: {reason}"
+            return f"{what}. {_IN_SCRIPT}"
+        shown += [f"`{word}`"] if answer else []
+    said = f"{', '.join(shown)} would be patched in this environment" if shown else "none is on the PATH"
+    # The job must not depend on whether this can be written.
     with suppress(Exception):
-        say(f"{text}: a patched job logs `overlay: configuration: ...`")
+        say(
+            f"of the Pythons that {name} may start, {said}; no other was checked: a patched job logs "
+            "`overlay: configuration: ...`"
+        )
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import site
 import subprocess
 import sys
@@ -23,6 +24,10 @@ from overlay.source.decide import Installed
 
 #: Where the package lies.
 PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
+#: Our version of Python.
+_VERSION = ".".join(map(str, sys.version_info[:2]))
+#: What overlay prints: a line, and more of it below.
+_SAID = re.compile(r"^overlay: .*(?:\n  .*)*", re.MULTILINE)
 #: The name of the start-up files, without their endings.
 _NAME = "overlay-startup"
 
@@ -40,22 +45,25 @@ class Reply(Record):
     said: str
     #: The environment that it belongs to, as its `sys.prefix` has it.
     prefix: str
+    #: Its version, as `3.12`: one folder may hold two of them, with packages of their own. Empty: not known.
+    version: str
 
     @property
     def other(self) -> bool:
         """Whether it is another environment than ours: that may have another overlay, or none."""
-        return self.prefix != os.path.realpath(sys.prefix)
+        return self.prefix != os.path.realpath(sys.prefix) or self.version not in ("", _VERSION)
 
 
 #: Seconds that a Python may take to start, from a file system that is slow.
 _PATIENCE = 300
 #: Lines that a Python answers with.
-_ANSWERS = 4
+_ANSWERS = 5
 _PROBE = (
     "import os, sys; m = sys.modules.get('overlay.launch.startup'); "
     "p = sys.modules.get('overlay.runtime.process'); "
     "enabled = str(int(p is not None and p.here().enabled)); "
-    "said = enabled, sys.executable, sys.prefix, m.__file__ if m else ''; "
+    "version = '%d.%d' % sys.version_info[:2]; "
+    "said = enabled, sys.executable, sys.prefix, version, m.__file__ if m else ''; "
     # sys.stdout may lead elsewhere, or be unable to print a path.
     "os.write(1, os.fsencode('\\n'.join(('overlay-probe', *said, ''))))"
 )
@@ -85,18 +93,19 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
             raise TimeoutError(f"{interpreter.path} did not start within {_PATIENCE} s") from error
         text, heard = (_read(file) for file in (output, errors))
     found = text.rpartition("overlay-probe\n")[2].split("\n")
-    said = "\n".join(line for line in heard.splitlines() if line.startswith("overlay: "))
+    said = "\n".join(_SAID.findall(heard))
     if len(found) < _ANSWERS or "overlay-probe\n" not in text:
         if not said:
             status = f"ended with status {done.returncode}"
             raise ChildProcessError(f"{interpreter.path} is no Python, or {status} as it started")
         # It belongs to the environment that it lies in.
         beside = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
-        found = ["0", interpreter.path, beside, ""]
-    enabled, python, prefix, started, *_ = found
+        found = ["0", interpreter.path, beside, "", ""]
+    enabled, python, prefix, version, started, *_ = found
     return Reply(
-        python=python, started=started, enabled=enabled == "1", said=said, prefix=os.path.realpath(prefix)
-    )
+        python=python, started=started, enabled=enabled == "1", said=said, prefix=os.path.realpath(prefix),
+        version=version,
+    )  # fmt: skip
 
 
 def _scratch() -> IO[bytes]:
@@ -297,10 +306,10 @@ def _pythons() -> list[Check]:
         except OSError as error:
             checks[name] = _check(name, NO, str(error), f"repair {interpreter.path}")
             continue
-        if answer.prefix not in checks:
+        if (key := f"{answer.prefix} {answer.version}") not in checks:
             reason = refusal(interpreter, answer)
             found = f"{interpreter.path}, {'without' if reason else 'with'} overlay"
-            checks[answer.prefix] = _check(name, NO if reason else YES, found, reason)
+            checks[key] = _check(name, NO if reason else YES, found, reason)
     return [*checks.values()]
 
 

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice, pairwise, takewhile
+from itertools import dropwhile, islice, pairwise, takewhile
 from shutil import which
 
 from overlay.model.record import Record
@@ -71,7 +71,7 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
 
 def starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another Python or on other machines."""
-    name = os.path.basename(words[0]) if words else ""
+    name = os.path.basename(words[0]).removesuffix("-launch") if words else ""
     if is_python(name):
         module = run_by_option(words)
         top = module.partition(".")[0]
@@ -181,22 +181,6 @@ def _letters(option: str) -> str:
     return "" if option[:2] == "--" or option[1:] in ("login", "noprofile", "norc", "posix") else option
 
 
-def script_of(words: Sequence[str], shell: Sequence[str]) -> str:
-    """Return the script of a command that runs in a shell.
-
-    In place of it, it is `-c` for a text among the words, and `-s` for the standard input.
-    """
-    if words[0] != shell[0]:  # which the first line of the script names
-        return words[0]
-    options = [*options_of_shell(words[1:])]
-    rest = words[1 + sum(map(len, options)) :]
-    rest = rest[1:] if rest and rest[0] in ("-", "--") else rest
-    letters = "".join(_letters(option) for option, *_ in options)
-    if "c" in letters:
-        return "-c"
-    return "-s" if "s" in letters or not rest else rest[0]
-
-
 def _first_line(program: str) -> list[str]:
     """Return the command that runs a script, which its first line names; none if it is no script."""
     try:
@@ -216,6 +200,7 @@ def _first_line(program: str) -> list[str]:
             words = shlex.split(second.removeprefix("'''exec' "))[:1]
     if words and os.path.basename(words[0]) == "env":
         words = words[2 if words[1:2] == ["-S"] else 1 :]  # any other -S is Python's own
+        words = [*dropwhile(lambda word: "=" in word, words)]
     return words
 
 

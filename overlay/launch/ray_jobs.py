@@ -179,7 +179,8 @@ class RayJobs(Interception):
                 self._refuse(
                     f"{field!r} in the runtime_env of this job gives its workers another Python: if "
                     f"overlay is not installed there, they run without patches",
-                    f"once it is, say that overlay is enabled in workers: {_LINE}",
+                    f"once it is, say that overlay is enabled in workers: {_LINE}; if you submit the job: "
+                    "set OVERLAY=1 and OVERLAY_STRICT=1 in the env_vars of its runtime_env",
                 )
         if reason := self._why_unarmed():
             sure = False

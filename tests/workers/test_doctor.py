@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worksite import Venv
+from worksite import Venv, program, refused
 
 
 def checks(found: Any) -> dict[str, Any]:
@@ -87,6 +87,19 @@ def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> N
     assert check["answer"] == "no"
     assert check["found"].startswith(str(other.folder))
     assert "is a different Python, without overlay: install overlay there as well" in check["todo"]
+
+
+def test_a_python_of_another_version_in_the_same_folder(worksite: Venv, tmp_path: Path) -> None:
+    """As `/usr/bin` may have: its packages are others."""
+    lines = "import sys; sys.version_info = 3, 99; exec(sys.argv[1])"
+    program(tmp_path / "python3", f'#!/bin/sh\nOVERLAY=0 exec {worksite.python} -c "{lines}" "$2"\n')
+    path = {"PATH": f"{tmp_path}:{worksite.on_path()['PATH']}"}
+    check = checks(worksite.read_failing("doctor", OVERLAY="1", **path))["python3"]
+    assert (check["answer"], check["found"]) == ("no", f"{tmp_path}/python3, without overlay")
+    for words in (["python3", "x.py"], ["sh", "-c", "python3 x.py"]):
+        assert "is a different Python, without overlay: install" in refused(
+            worksite, "--strict", *words, **path
+        )
 
 
 def test_a_pin_that_does_not_hold_here(worksite: Venv, tmp_path: Path) -> None:

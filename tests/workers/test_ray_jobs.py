@@ -367,7 +367,7 @@ def test_another_python_is_heard_of(
     assert "overlay is enabled in the" not in said
     assert said.count("the variables that enable overlay are in the runtime_env of this job: OVERLAY=1") == 2
     fake.strict = True
-    with pytest.raises(WorkersError, match=field):
+    with pytest.raises(WorkersError, match=f"'{field}'.*set OVERLAY=1 and OVERLAY_STRICT=1 in the env_vars"):
         fake.start(env)
     assert len(fake.sent) == 2
     assert fake.shut_down == 1

@@ -138,7 +138,7 @@ def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither
     launcher = str(tmp_path / "uv")
     file = str(tmp_path / "overlay.lock")
     worksite.read("lock", "--file", file)
-    said = f"overlay cannot tell which Python {launcher} starts. What to do: put `overlay run` right before"
+    said = f"overlay cannot tell which Python {launcher} starts. What to do: put `overlay run` behind it"
     for before in ([], ["nohup"], ["env", "-C", str(tmp_path)]):
         words = [*before, launcher, "python", *RAN]
         done = overlay_run(worksite, *words)
@@ -332,6 +332,9 @@ def test_a_pin_that_this_installation_violates_is_status_2(worksite: Venv, tmp_p
     assert (done.returncode, done.stdout) == (2, "")
     assert "pack acme: content: locked " in done.stderr
     assert not marker.exists()
+    # Nor does the Python that is asked keep to itself what differs.
+    said = overlay_run(worksite, "env", "OVERLAY_PATCHES=none", "python", *RAN, OVERLAY_PIN=str(file)).stderr
+    assert f"differs from {file}:\n  locked and not selected here: acme/fakeup.scale, " in said
 
 
 def test_it_is_started_by_nobody_else(worksite: Venv) -> None:

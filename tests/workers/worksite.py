@@ -160,8 +160,8 @@ class Venv:
         )  # fmt: skip
 
     def on_path(self) -> dict[str, str]:
-        """Return the PATH of somebody who has activated it."""
-        return {"PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+        """Return the PATH of somebody who has activated it, without what else this machine has."""
+        return {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin"}
 
     def read(self, *words: str, **environ: str) -> Any:
         """Run a command of overlay that succeeds, and return the JSON that it prints."""

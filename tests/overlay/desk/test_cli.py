@@ -14,6 +14,7 @@ from command_line import overlay, python, read, unknown_verl
 from fake_upstream import PROJECT
 
 from overlay import cli
+from overlay.runtime.engine import Engine
 from overlay.source.decide import installed
 from overlay.source.registry import environment, load_patches
 from overlay.source.source import Tree
@@ -288,3 +289,14 @@ def test_a_full_device_is_exit_code_2(arguments: list[str]) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("overlay: the output cannot be written: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_is_told_as_by_a_shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "plan", interrupted)
+    assert cli.main(["plan"]) == 130
+    assert capsys.readouterr().err == "overlay: stopped\n"
