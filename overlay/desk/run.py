@@ -26,6 +26,7 @@ from overlay.launch.interpreter import (
     behind_starters,
     interpreter_of,
     is_python,
+    missing,
     of_shell,
     run_by_option,
     shell_of,
@@ -114,7 +115,9 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
                 raise
             os.execve(shell[0], [shell[0], program, *arguments.words[1:]], environ)  # noqa: S606 -- as bash does
     except FileNotFoundError:
-        say(f"{arguments.words[0]}: command not found")
+        gone = missing(arguments.words, path)
+        what = f"its first line names {gone!r}, which is not there" if gone else "command not found"
+        say(f"{arguments.words[0]}: {what}")
         return EXIT_NOT_FOUND
     except OSError as error:
         say(f"{arguments.words[0]} cannot be started: {error}")
@@ -218,11 +221,12 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     path = environ.get("PATH")
     (behind, env), shell = behind_starters(command, path), shell_of(command, path)
     if shell:
-        return _of_script(command[0], env, shell, environ)
+        return _of_script(behind, env, shell, environ)
     if any(os.path.basename(word) == "overlay" and after == "run" for word, after in pairwise(command)):
         return ""
     program = (behind or command)[0]
-    there = which(command[0], path=path)  # else the command itself will say that it is not
+    # Else what becomes of the command will say that it is not there.
+    there = which(command[0], path=path) and not missing(command, path)
     hosts = os.path.basename(program) == "deepspeed" and "--no_python" not in behind
     if is_python(program):  # whose module starts another one
         program = f"`{program} -m {run_by_option(behind)}`"
@@ -231,11 +235,13 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     )
 
 
-def _of_script(name: str, env: Sequence[str], shell: Sequence[str], environ: dict[str, str]) -> str:
+def _of_script(
+    command: Sequence[str], env: Sequence[str], shell: Sequence[str], environ: dict[str, str]
+) -> str:
     """Return what may go wrong with a script of a shell by the Pythons on its PATH. It is not read."""
     path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), environ.get("PATH"))
     launchers = [(word, interpreter_of([word], path)) for word in LAUNCHERS]
-    found = [(one.path, one) for one in of_shell(shell, environ)]
+    found = [(one.path, one) for one in of_shell(shell, environ, named=command[0] != shell[0])]
     asked: dict[Interpreter, tuple[int, str, Reply | None]] = {}
     shown = []
     for word, known in [*found, *((word, one) for word, one in launchers if one)]:
@@ -244,14 +250,14 @@ def _of_script(name: str, env: Sequence[str], shell: Sequence[str], environ: dic
             asked[one] = _asked(one, environ)
         _, reason, answer = asked[one]
         if reason:
-            what = f"{name} may start any Python, and `{word}` would run without patches: {reason}"
+            what = f"{command[0]} may start any Python, and `{word}` would run without patches: {reason}"
             return f"{what}. {_IN_SCRIPT}"
         shown += [f"`{word}`"] if answer else []
     said = f"{', '.join(shown)} would be patched in this environment" if shown else "none is on the PATH"
     # The job must not depend on whether this can be written.
     with suppress(Exception):
         say(
-            f"of the Pythons that {name} may start, {said}; no other was checked: a patched job logs "
+            f"of the Pythons that {command[0]} may start, {said}; no other was checked: a patched job logs "
             "`overlay: configuration: ...`"
         )
     return ""

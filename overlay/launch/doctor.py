@@ -110,7 +110,9 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str]) -> Reply:
 
 def _scratch() -> IO[bytes]:
     """Open a file of its own, in memory if there may be no folder to write to."""
-    return open(os.memfd_create("overlay"), "w+b") if hasattr(os, "memfd_create") else TemporaryFile()
+    with suppress(AttributeError, OSError):  # an old kernel may have none, below a newer image
+        return open(os.memfd_create("overlay"), "w+b")
+    return TemporaryFile()
 
 
 def _read(file: IO[bytes]) -> str:

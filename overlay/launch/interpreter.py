@@ -109,6 +109,12 @@ def _runner(words: Sequence[str], path: str | None) -> Sequence[str]:
     return words if is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
 
 
+def missing(words: Sequence[str], path: str | None = None) -> str:
+    """Return the program that the first line of a script names, if it is not there."""
+    command = _runner(behind_starters(words, path)[0], path)
+    return command[0] if command and not which(command[0], path=path) else ""
+
+
 def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[str], tuple[str, ...]]:
     """Return the command behind all programs that start another, nothing if it cannot be found.
 
@@ -139,7 +145,11 @@ def run_by_option(words: Sequence[str]) -> str:
 def _options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the letters of an interpreter's options, each with its value if it takes one."""
     rest = iter(words)
-    for word in takewhile(lambda word: word[:1] == "-" and word[1:2] not in ("", "-"), rest):
+    for word in takewhile(lambda word: word[:1] == "-" and word not in ("-", "--"), rest):
+        if word[:2] == "--":
+            value = next(rest, "") if word == "--check-hash-based-pycs" else ""
+            yield word, value
+            continue
         for place, letter in enumerate(word[1:], 2):
             if letter not in "cmWX":
                 yield letter, ""
@@ -151,34 +161,31 @@ def _options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
             break
 
 
-def of_shell(shell: Sequence[str], environ: Mapping[str, str]) -> Iterable[Interpreter]:
+def of_shell(shell: Sequence[str], environ: Mapping[str, str], *, named: bool) -> Iterable[Interpreter]:
     """Return what a script of a shell may start as `python` and `python3`.
 
     The shell itself is to find them, with its own options: files that it reads at its start may set the PATH,
-    and there may be a function or an alias of that name.
+    and there may be a function or an alias of that name. `named`: whether it is the first line of a script
+    that names it.
     """
     if os.path.basename(shell[0]) in _OTHER_SHELLS:
         return on_path(environ.get("PATH"))
-    command = [shell[0]]
-    for word, *values in options_of_shell(shell[1:]):
+    command, rest, commands = [shell[0]], iter(shell[1:]), named
+    word = next(rest, "")
+    while word[:1] in ("-", "+") and word not in ("-", "--"):
+        # bash has long options with one dash.
+        long = word[:2] == "--" or word[1:] in ("login", "noprofile", "norc", "posix")
+        letters = "" if long else word
+        values = letters.lower().count("o") + (word in ("--emulate", "--rcfile", "--init-file"))
         # Without what says where its commands come from.
-        letters = "" if word[:2] == "--" else word[1:]
-        option = word[0] + letters.replace("c", "").replace("s", "") if letters else word
-        command += [option, *values] if len(option) > 1 else []
+        option = word if long else letters.replace("c", "").replace("s", "")
+        commands = commands or "c" in letters
+        given = [*islice(rest, values)]
+        command += [option, *given] if len(option) > 1 else []
+        word = next(rest, "")
+    if not (commands or word) and os.isatty(0):
+        command.append("-i")
     return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in _NAMES]
-
-
-def options_of_shell(words: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the options of a shell, each with its values."""
-    rest = iter(words)
-    for word in takewhile(lambda word: word[:1] in ("-", "+") and word not in ("-", "--"), rest):
-        letters = _letters(word).lower()
-        yield [word, *islice(rest, letters.count("o") + (word in ("--emulate", "--rcfile", "--init-file")))]
-
-
-def _letters(option: str) -> str:
-    """Return a shell's option if it is of single letters, else nothing. bash has long ones with one dash."""
-    return "" if option[:2] == "--" or option[1:] in ("login", "noprofile", "norc", "posix") else option
 
 
 def _first_line(program: str) -> list[str]:
@@ -191,7 +198,7 @@ def _first_line(program: str) -> list[str]:
     if not first.startswith("#!"):
         # A shell that is told to start it runs it itself.
         return [which("bash") or "/bin/sh"] if program.endswith(".sh") else []
-    words = first[2:].split()
+    words = re.findall(r"[^ \t\n]+", first[2:])  # another end of line belongs to the name
     if words and second.startswith("'''exec' "):
         # Installers write it so if a path is too long for a first line, has a space in it, or may change.
         if beside := _BESIDE.match(second):

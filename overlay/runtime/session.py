@@ -279,6 +279,11 @@ class Session:
                 raise ConflictError(reason)  # noqa: TRY301
             sites = [prepare(entry.patch.id, module, item, tree) for item in missing]
             self._put(entry, sites, first=name not in self._executed_before)
+            if again := known.intersection(item.site for item in missing):
+                names = ", ".join(sorted(again))
+                log.warning(
+                    f"{entry.patch.id}: the original of {names} had been restored: it is patched again"
+                )
         except PatchError:
             raise
         except Exception as error:  # noqa: BLE001 -- whatever a factory raises must not look like an ImportError

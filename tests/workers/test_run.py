@@ -111,13 +111,24 @@ def test_a_script_of_this_python_is_started(worksite: Venv) -> None:
 
 
 def test_an_interpreter_that_reads_no_start_up_files_is_refused(worksite: Venv) -> None:
-    text = f"#!/usr/bin/env -S {worksite.python} -S\nprint('ran')\n"
+    text = f"#!/usr/bin/env -S A=1 {worksite.python} -S\nprint('ran')\n"
     script = program(worksite.folder / "unarmed.py", text)
-    python = [["python", *options, *RAN] for options in (["-S"], ["-uS"], ["-W", "ignore", "-S"])]
+    python = [
+        ["python", *options, *RAN]
+        for options in (["-S"], ["-uS"], ["-W", "ignore", "-S"], ["--check-hash-based-pycs", "always", "-S"])
+    ]
     for words in (*python, ["--patches", "none", script]):
         assert "reads no start-up files: leave out -S" in refused(worksite, *words)
     # Behind -c and -m, and behind the script, it is another's option.
     assert selected(overlay_run(worksite, "python", "-I", *RAN, "-S")) == ["ran"]
+
+
+def test_a_program_whose_interpreter_is_gone_is_told_so(worksite: Venv, tmp_path: Path) -> None:
+    for first in ("/not/there/bin/python", "/bin/bash\r"):
+        words = program(tmp_path / "trainer", f"#!{first}\n")
+        done = overlay_run(worksite, "--strict", words)
+        said = f"overlay: {words}: its first line names {first!r}, which is not there\n"
+        assert (done.returncode, done.stdout, done.stderr) == (127, "", said)
 
 
 def test_variables_that_env_takes_away_start_nothing(worksite: Venv) -> None:

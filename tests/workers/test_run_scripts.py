@@ -115,6 +115,19 @@ def test_an_interactive_shell_keeps_the_terminal(worksite: Venv) -> None:
     os.close(child)
 
 
+def test_a_shell_at_a_terminal_is_asked_as_one(worksite: Venv, other: Venv, tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text(f"export PATH={other.on_path()['PATH']}\n")
+    parent, child = os.openpty()
+    command = [str(worksite.python), "-m", "overlay", "run", "--strict", "bash"]
+    done = subprocess.run(
+        command, stdin=child, stderr=subprocess.PIPE, cwd=worksite.folder, text=True, timeout=60, check=False,
+        env={**os.environ, **worksite.on_path(), "HOME": str(tmp_path)},
+    )  # fmt: skip
+    os.close(parent)
+    os.close(child)
+    assert (done.returncode, "and `python` would run without patches: " in done.stderr) == (1, True)
+
+
 def test_a_script_whose_first_line_names_nothing_is_run_by_a_shell(
     worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:

@@ -541,3 +541,16 @@ def test_what_nobody_has_of_an_earlier_import_is_no_fault(upstream: Upstream, en
     engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
     assert engine.enable(strict=True).patches[0].state == "applied"
     assert core.Engine().run(1) == 300
+
+
+def test_an_original_that_somebody_has_restored_is_patched_again_and_that_is_told(
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = enabled(upstream.patch())
+    core = upstream.load()
+    core.scale = core.scale.__overlay_original__
+    assert core.scale(1) == 2
+    said = "fakeup.scale: the original of fakeup.core:scale had been restored: it is patched again"
+    for told in (True, False):
+        assert engine.status().patches[0].state == "applied"
+        assert (core.scale(1), said in capsys.readouterr().err) == (200, told)
