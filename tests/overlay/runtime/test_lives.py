@@ -548,7 +548,7 @@ def test_an_original_that_somebody_has_restored_is_patched_again_and_that_is_tol
 ) -> None:
     engine = enabled(upstream.patch())
     core = upstream.load()
-    core.scale = core.scale.__overlay_original__
+    core.scale = core.scale.__overlay_original__  # type: ignore[attr-defined]
     assert core.scale(1) == 2
     said = "fakeup.scale: the original of fakeup.core:scale had been restored: it is patched again"
     for told in (True, False):
