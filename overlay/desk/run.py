@@ -45,6 +45,7 @@ _WAY_OUT = (
     "What to do: put `overlay run` behind it, right before the Python or the script that it starts; "
     f"{_OR_UNCHECKED}"
 )
+_TWICE = "What to do: leave this one out, and give its options to the `overlay run` that is behind it"
 _IN_SCRIPT = (
     "If it starts another one: put `overlay run` into the script, right before that one, and start the "
     f"script without it; {_OR_UNCHECKED}"
@@ -180,7 +181,8 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
             _check(environ)
         if reason:
             why = ", because its Python would not be patched" if status != EXIT_NO_COMMAND else ""
-            say(f"the command was not started{why}: {reason}")
+            word = behind_starters(words, environ.get("PATH"))[0][0]
+            say(f"the command was not started{why}: {reason}{_of_first_line(word, answer)}")
             return status
     unsure = unsure or _of_ranks(environ)
     if not unsure:
@@ -209,6 +211,13 @@ def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str,
     return EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer), answer
 
 
+def _of_first_line(word: str, answer: Reply | None) -> str:
+    """Return what else helps if the first line of a program names another Python, whatever the PATH has."""
+    if answer is None or not answer.other or is_python(word):
+        return ""
+    return f". The first line of {word} names it: install {word} where overlay is, or start it by `python -m`"
+
+
 def _of_ranks(environ: dict[str, str]) -> str:
     """Return what may go wrong with the Python that the environment names to torchrun."""
     program = environ.get("PYTHON_EXEC")
@@ -222,9 +231,9 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     (behind, env), shell = behind_starters(command, path), shell_of(command, path)
     if shell:
         return _of_script(behind, env, shell, environ)
-    if any(os.path.basename(word) == "overlay" and after == "run" for word, after in pairwise(command)):
-        return ""
     program = (behind or command)[0]
+    if any(os.path.basename(word) == "overlay" and after == "run" for word, after in pairwise(command)):
+        return f"{program} may not hand on what `overlay run` sets. {_TWICE}"
     # Else what becomes of the command will say that it is not there.
     there = which(command[0], path=path) and not missing(command, path)
     hosts = os.path.basename(program) == "deepspeed" and "--no_python" not in behind
@@ -251,7 +260,7 @@ def _of_script(
         _, reason, answer = asked[one]
         if reason:
             what = f"{command[0]} may start any Python, and `{word}` would run without patches: {reason}"
-            return f"{what}. {_IN_SCRIPT}"
+            return f"{what}{_of_first_line(word, answer)}. {_IN_SCRIPT}"
         shown += [f"`{word}`"] if answer else []
     said = f"{', '.join(shown)} would be patched in this environment" if shown else "none is on the PATH"
     # The job must not depend on whether this can be written.

@@ -14,7 +14,7 @@ from typing import IO
 
 from overlay import _version
 from overlay.errors import OverlayError
-from overlay.launch.interpreter import Interpreter, on_path
+from overlay.launch.interpreter import LAUNCHERS, Interpreter, interpreter_of, on_path
 from overlay.model import settings
 from overlay.model.record import Record
 from overlay.model.text import counted
@@ -136,7 +136,8 @@ def refusal(interpreter: Interpreter, answer: Reply) -> str:
         )
     reason = why_unarmed()
     hides = {"-s", "-I"}.intersection(interpreter.options) or "PYTHONNOUSERSITE=" in shown
-    if not reason and hides and os.path.samefile(os.path.dirname(PACKAGE), site.getusersitepackages()):
+    here, users = map(os.path.realpath, (os.path.dirname(PACKAGE), site.getusersitepackages()))
+    if not reason and hides and here == users:
         way_out = "install overlay elsewhere, or leave out -s, -I and PYTHONNOUSERSITE"
         reason = f"{shown} does not read {os.path.dirname(PACKAGE)}, where overlay is: {way_out}"
     if not reason and (interpreter.behind or interpreter.by):
@@ -299,10 +300,11 @@ def _pin(engine: Engine) -> Check:
 
 
 def _pythons() -> list[Check]:
-    """Ask the Pythons that `python` and `python3` start: they need not be the one that runs this."""
+    """Ask the Pythons that `python`, `python3` and launchers start: they need not be this one."""
     checks: dict[str, Check] = {}
-    for interpreter in on_path():
-        name = os.path.basename(interpreter.path)
+    found = [(os.path.basename(one.path), one) for one in on_path()]
+    launchers = [(name, interpreter_of([name])) for name in LAUNCHERS]
+    for name, interpreter in [*found, *((name, one) for name, one in launchers if one)]:
         try:
             answer = ask(interpreter, armed_environment())
         except OSError as error:

@@ -29,8 +29,8 @@ _BESIDE = re.compile(r"""'''exec' "\$\(dirname -- "\$\(realpath -- "\$0"\)"\)"/'
 _TORCHRUN = (".distributed.launch", ".distributed.run")
 #: Programs that start a command or a kernel in another environment or on another machine; of Ray, commands.
 _ELSEWHERE = (
-    "asdf", "conda", "dstack", "hatch", "jupyter", "mamba", "nox", "papermill", "pdm", "pipenv", "poetry",
-    "pyenv", "sky", "torchx", "tox", "uv",
+    "asdf", "conda", "dstack", "hatch", "jupyter", "mamba", "mpiexec", "mpirun", "nox", "papermill", "pdm",
+    "pipenv", "poetry", "pyenv", "sky", "srun", "torchx", "tox", "uv",
 )  # fmt: skip
 _RAY_ELSEWHERE = ("exec", "submit", "up")
 #: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.

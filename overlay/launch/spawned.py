@@ -35,7 +35,7 @@ class Spawned(Interception):
 
     def __init__(self) -> None:
         super().__init__("multiprocessing", {"multiprocessing.util": "spawnv_passfds"})
-        #: Whether it adds the variables that arm. If the environment has armed this process, they are there.
+        #: Whether it adds the variables that arm. The environment that has armed this process may have them.
         self._adds = True
         #: For each other Python, why it is not armed, empty if it is.
         self._others: dict[str, str] = {}
@@ -55,7 +55,9 @@ class Spawned(Interception):
             # The tracker of shared memory and semaphores runs no code of a job. Its program is the last word;
             # a filter of warnings, among the words before it, may have the same name.
             tracker = str(args[-1]).startswith("from multiprocessing.resource_tracker import")
-            if self._finder is None or tracker or not self._arms(os.fsdecode(path)) or not self._adds:
+            if self._finder is None or tracker or not self._arms(os.fsdecode(path)):
+                return original(path, args, passfds)
+            if not self._adds and os.environ.get("OVERLAY"):  # which the program may have taken away
                 return original(path, args, passfds)
             with self._lock:
                 added = variables()

@@ -176,7 +176,9 @@ def read(path: str) -> Lock:
         whole = form == FORMAT and with_digest(lock)["digest"] == lock["digest"] and bool(facts(lock))
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         what = f"is damaged, or of another overlay: {type(error).__name__}: {error}"
-        raise LockError(f"{path} {what}; remove it, and write one by `OVERLAY_PIN= overlay lock`") from error
+        raise LockError(
+            f"{path} {what}; name another file, which `OVERLAY_PIN= overlay lock --file` writes"
+        ) from error
     if form != FORMAT:
         what = f"was written by another overlay (format {form!r:.20}, this one reads {FORMAT})"
     elif not whole:

@@ -158,7 +158,7 @@ class Entry:
                     lost = f"was replaced since by {describe(raw)}"
                     wrapped = any(holds(raw, partial(is_, function_of(item.after))) for item in mine)
                 elif here.was_edited:
-                    lost = f"has other code since, {describe(raw)}"
+                    lost = f"has other code or defaults since, {describe(raw)}"
                 elif here.stale:
                     held = f"is still held by something that took it {here.stale}"
             state = "incomplete" if held or lost else state

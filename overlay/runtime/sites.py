@@ -249,7 +249,7 @@ class InstalledSite:
         #: What stood there, `None` for a name that the patch adds.
         self.before = before
         self.after = after
-        self._code = chain_of(function_of(after))
+        self._code = self._code_now()
         #: When a holder of the original took it ("earlier"), empty if nobody holds it any more.
         self.stale = ""
         #: Whether the module has been executed again since, so that this site is past.
@@ -262,8 +262,13 @@ class InstalledSite:
 
     @property
     def was_edited(self) -> bool:
-        """Whether somebody has given the replacement other code, as `%autoreload` of IPython 9 does."""
-        return chain_of(function_of(self.after)) != self._code
+        """Whether somebody has given the replacement other code or defaults, as `%autoreload` of IPython."""
+        return self._code_now() != self._code
+
+    def _code_now(self) -> tuple[Chain, object, object]:
+        function = function_of(self.after)
+        defaults = (getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__"))
+        return chain_of(function), *defaults
 
     @property
     def restored(self) -> bool:

@@ -100,6 +100,22 @@ def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> N
         assert f"have the job start {worksite.python}," in said
 
 
+def test_a_launcher_of_another_python_is_told_by_its_first_line(
+    worksite: Venv, other: Venv, tmp_path: Path
+) -> None:
+    """As that of an image, behind an environment that has none: the PATH is right."""
+    program(tmp_path / "torchrun", f"#!{other.python}\n")
+    path = {"PATH": f"{worksite.on_path()['PATH']}:{tmp_path}"}
+    what = (
+        "The first line of torchrun names it: install torchrun where overlay is, or start it by `python -m`"
+    )
+    for words in (["nohup", "torchrun", "x.py"], ["sh", "-c", "torchrun x.py"]):
+        assert what in refused(worksite, "--strict", *words, **path)
+    check = worksite.read_failing("doctor", OVERLAY="1", **path)["checks"]
+    found = {one["name"]: one["answer"] for one in check}
+    assert (found["python"], found["torchrun"]) == ("yes", "no")
+
+
 def test_a_script_of_this_python_is_started(worksite: Venv) -> None:
     program(worksite.folder / "bin/mine", f"#!{worksite.python}\n{PROBE}\n")
     beside = '"$(dirname -- "$(realpath -- "$0")")"'  # as in an environment that can be moved
@@ -132,7 +148,10 @@ def test_a_program_whose_interpreter_is_gone_is_told_so(worksite: Venv, tmp_path
 
 
 def test_variables_that_env_takes_away_start_nothing(worksite: Venv) -> None:
-    for words in (["/usr/bin/env", "-i"], ["env", "-u", "OVERLAY"], ["nohup", "env", "-i", "A=1"]):
+    for words in (
+        ["/usr/bin/env", "-i"], ["env", "-u", "OVERLAY"], ["nohup", "env", "-i", "A=1"],
+        ["env", "-i", "PYTHONNOUSERSITE=1"],  # where nobody has installed anything
+    ):  # fmt: skip
         said = refused(worksite, *words, str(worksite.python), "-c", PROBE)
         assert f"{' '.join(words[-2:])} {worksite.python} does not get" in said
         path = f"PATH={worksite.on_path()['PATH']}"

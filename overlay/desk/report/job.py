@@ -221,8 +221,11 @@ def noted(value: str, note: str) -> str:
 
 def _load(kind: type[Record], folder: str, name: str, **more: Any) -> Any:
     """Return the record in a file. Raises `ReportError` if there is none."""
+    path = os.path.join(folder, name)
     try:
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
+        if os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for somebody who writes
+            raise OSError("it is no regular file")  # noqa: TRY301
+        with open(path, encoding="utf-8") as file:
             return record_of(kind, {**more, **json.load(file)}, _NAMES)
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ReportError(f"{name}: {error}") from error
