@@ -302,9 +302,9 @@ def _pin(engine: Engine) -> Check:
 def _pythons() -> list[Check]:
     """Ask the Pythons that `python`, `python3` and launchers start: they need not be this one."""
     checks: dict[str, Check] = {}
-    found = [(os.path.basename(one.path), one) for one in on_path()]
+    own = [(os.path.basename(one.path), one) for one in on_path()]
     launchers = [(name, interpreter_of([name])) for name in LAUNCHERS]
-    for name, interpreter in [*found, *((name, one) for name, one in launchers if one)]:
+    for name, interpreter in [*own, *((name, one) for name, one in launchers if one)]:
         try:
             answer = ask(interpreter, armed_environment())
         except OSError as error:

@@ -265,10 +265,10 @@ class InstalledSite:
         """Whether somebody has given the replacement other code or defaults, as `%autoreload` of IPython."""
         return self._code_now() != self._code
 
-    def _code_now(self) -> tuple[Chain, object, object]:
+    def _code_now(self) -> tuple[object, ...]:
         function = function_of(self.after)
         defaults = (getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__"))
-        return chain_of(function), *defaults
+        return (chain_of(function), *defaults)
 
     @property
     def restored(self) -> bool:
