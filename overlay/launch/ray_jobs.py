@@ -22,6 +22,7 @@ from overlay.runtime.process import here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _WORKER = "ray._private.worker"
@@ -149,14 +150,20 @@ class RayJobs(Interception):
         by_hand = {"OVERLAY", settings.VOUCHED} & ({*given} - {*before.get("env_vars", ())}) != set()
         sure = by_hand or self._reads_variables({name: env[name] for name in {*env} - {*before}})
         added = {name: value for name, value in variables().items() if name not in given}
-        if by_hand:
+        if (
+            by_hand or drives is None
+        ):  # the job's own driver says what else it is run with: `overlay run` there
             added = {name: value for name, value in added.items() if _DEFAULTS.get(name) != value}
+        if drives:  # Ray takes no variable twice: what the job was submitted with holds for its workers
+            theirs = before.get("env_vars", {})
+            fixed = [name for name in _DEFAULTS if name in theirs and given.get(name) == theirs[name]]
+            self._compare(theirs, fixed, "submit the job with these settings, or with OVERLAY=1 alone")
         told = _announced() if drives else {}
         held = here().strict or bool(settings.pin())
         hook = {_HOOK: _require} if drives and hooks and held and not (by_hand or env.get(_HOOK)) else {}
         # Nor does it vouch for the workers of a job that it submits, which has a driver of its own.
         made = {**{name: given[name] for name in given if drives or name != settings.VOUCHED}, **added}
-        told_of = added if by_hand else {name: made[name] for name in variables()}
+        told_of = added if by_hand else {name: made[name] for name in variables() if name in made}
         if told_of and drives is not False:
             shown = " ".join(f"{name}={value}" for name, value in sorted(told_of.items()))
             what, who = ("the workers of this job", "they run") if drives else ("this job", "the job runs")
@@ -190,6 +197,18 @@ class RayJobs(Interception):
             )
         return sure
 
+    def _compare(self, sent: dict[str, Any], names: Iterable[str], way_out: str) -> None:
+        """Refuse a job whose workers are sent other settings than this process has."""
+        now = variables()
+        for name in names:
+            theirs, ours = (one.get(name) or _DEFAULTS.get(name, "") for one in (sent, now))
+            if _meant(name, theirs) != _meant(name, ours):
+                what = (
+                    f"the workers of this job run with other settings: {name}={theirs!r} there, {ours!r} here"
+                )
+                self._refuse(what, way_out)
+                return
+
     def _refuse_running(self) -> None:
         """Refuse a process that has started a job already, whose workers are not armed as it is."""
         worker = sys.modules.get(_WORKER)
@@ -200,16 +219,11 @@ class RayJobs(Interception):
         elif not _is_client():
             return
         if "OVERLAY" in sent:
-            now = variables()
-            for name in () if settings.says_no(sent["OVERLAY"]) else _DECIDING:
-                theirs, ours = (one.get(name) or _DEFAULTS.get(name, "") for one in (sent, now))
-                if theirs != ours:
-                    self._refuse(
-                        f"the workers of this job run with other settings: {name}={theirs!r} there, "
-                        f"{ours!r} here",
-                        "call ray.shutdown() before overlay.disable(), and ray.init() after overlay.enable()",
-                    )
-                    break
+            if not settings.says_no(sent["OVERLAY"]):
+                way_out = (
+                    "call ray.shutdown() before overlay.disable(), and ray.init() after overlay.enable()"
+                )
+                self._compare(sent, _DECIDING, way_out)
         elif not settings.says_no(os.environ.get("OVERLAY") or None):
             self._refuse(
                 "this job was started before overlay.enable() was called: its workers run without patches",
@@ -248,6 +262,13 @@ def _announced() -> dict[str, str]:
         log.warning(f"Ray: the configuration of this job cannot be logged: {type(error).__name__}: {error}")
         return {}
     return {settings.SAID: DRIVER}
+
+
+def _meant(name: str, text: str) -> object:
+    """Return what the value of a variable means: it can be written in several ways."""
+    if name == "OVERLAY_STRICT":
+        return settings.says_no(text)
+    return settings.asked(text) if name == "OVERLAY_PATCHES" else text
 
 
 def _sent(driver: Any) -> dict[str, Any]:

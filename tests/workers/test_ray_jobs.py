@@ -433,6 +433,43 @@ def test_a_job_is_not_submitted_with_what_vouches_for_the_workers_of_its_submitt
     assert ("OVERLAY_VOUCHED" in made["env_vars"]) == kept
 
 
+def test_a_job_is_not_submitted_with_defaults(fake: FakeRay) -> None:
+    """`overlay run` in its command may say otherwise."""
+    fake.jobs.watch()
+    for strict in ("0", "1"):
+        fake.asked = lambda strict=strict: {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": strict}  # type: ignore[method-assign,misc]
+        want = SENT if strict == "0" else {**SENT, "OVERLAY_STRICT": "1"}
+        assert fake.jobs._armed({}, drives=None)["env_vars"] == want
+
+
+@pytest.mark.parametrize(
+    ("more", "strict", "other"),
+    [
+        ({}, True, ""),
+        ({"OVERLAY_PATCHES": " all ", "OVERLAY_STRICT": "yes"}, True, ""),
+        ({"OVERLAY_STRICT": "no"}, False, ""),
+        ({"OVERLAY_STRICT": "0"}, True, "OVERLAY_STRICT='0' there, '1' here"),
+        ({"OVERLAY_PATCHES": "none"}, True, "OVERLAY_PATCHES='none' there, 'all' here"),
+    ],
+)
+def test_a_job_that_was_submitted_with_other_settings_is_heard_of(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch, more: dict[str, str], strict: bool, other: str
+) -> None:
+    """Ray takes no variable twice: its workers get those."""
+    submitted = {"env_vars": {**SENT, **more}}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": submitted}))
+    fake.strict = strict
+    fake.asked = lambda: {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": str(int(strict))}  # type: ignore[method-assign]
+    fake.jobs.watch()
+    if other:
+        with pytest.raises(WorkersError, match=other):
+            fake.start(submitted)
+    else:
+        assert fake.start(submitted)["env_vars"].items() >= submitted["env_vars"].items()
+    # Who gives them by hand means them.
+    assert fake.start({"env_vars": {**SENT, "OVERLAY_PATCHES": "mine"}})
+
+
 def test_workers_that_will_not_be_patched_are_not_said_to_be(
     fake: FakeRay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
