@@ -21,6 +21,7 @@ from overlay.desk.output import EXIT_LOUD, EXIT_USAGE, add_selection, say
 from overlay.errors import OverlayError, SelectionError
 from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
+    HOSTS,
     LAUNCHERS,
     Interpreter,
     behind_starters,
@@ -40,9 +41,9 @@ from overlay.source.registry import load_patches
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: The options of `overlay run` that take a value.
 _WITH_VALUE = ("--patches", "--pin")
-_OR_UNCHECKED = "or set OVERLAY=1 and OVERLAY_STRICT=1 in place of `overlay run`, and nothing is checked"
+_OR_UNCHECKED = "or set OVERLAY=1 and OVERLAY_STRICT=1 instead, if it hands them on, and nothing is checked"
 _WAY_OUT = (
-    "What to do: put `overlay run` behind it, right before the Python or the script that it starts; "
+    "What to do: move `overlay run` behind it, right before the Python or the script that it starts; "
     f"{_OR_UNCHECKED}"
 )
 _TWICE = "What to do: leave this one out, and give its options to the `overlay run` that is behind it"
@@ -50,7 +51,7 @@ _IN_SCRIPT = (
     "If it starts another one: put `overlay run` into the script, right before that one, and start the "
     f"script without it; {_OR_UNCHECKED}"
 )
-_HOSTS = (
+_ON_HOSTS = (
     "What to do: DeepSpeed hands few variables on to other machines, so put OVERLAY=1 and OVERLAY_STRICT=1 "
     "into ~/.deepspeed_env, and start it without `overlay run`"
 )
@@ -236,11 +237,14 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         return f"{program} may not hand on what `overlay run` sets. {_TWICE}"
     # Else what becomes of the command will say that it is not there.
     there = which(command[0], path=path) and not missing(command, path)
-    hosts = os.path.basename(program) == "deepspeed" and "--no_python" not in behind
+    named = program.endswith("deepspeed") or any(word.partition("=")[0] in HOSTS for word in behind)
+    hosts = named and "--no_python" not in behind
     if is_python(program):  # whose module starts another one
         program = f"`{program} -m {run_by_option(behind)}`"
     return (
-        f"overlay cannot tell which Python {program} starts. {_HOSTS if hosts else _WAY_OUT}" if there else ""
+        f"overlay cannot tell which Python {program} starts. {_ON_HOSTS if hosts else _WAY_OUT}"
+        if there
+        else ""
     )
 
 

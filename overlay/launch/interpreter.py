@@ -34,7 +34,9 @@ _ELSEWHERE = (
 )  # fmt: skip
 _RAY_ELSEWHERE = ("exec", "submit", "up")
 #: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.
-_HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile")
+HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile", "--force_multi")
+#: What some launchers are called too.
+_OTHER_NAMES = {"accelerate-launch": "accelerate", "deepspeed.pt": "deepspeed", "ds": "deepspeed"}
 #: Shells without `"$@"`.
 _OTHER_SHELLS = ("csh", "fish", "tcsh")
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
@@ -71,7 +73,8 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
 
 def starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another Python or on other machines."""
-    name = os.path.basename(words[0]).removesuffix("-launch") if words else ""
+    name = os.path.basename(words[0]) if words else ""
+    name = _OTHER_NAMES.get(name, name)
     if is_python(name):
         module = run_by_option(words)
         top = module.partition(".")[0]
@@ -85,11 +88,11 @@ def starts_elsewhere(words: Sequence[str]) -> bool:
         *takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "--module"), words[1:]),
         "",
     ]
-    if any(word.startswith(_NO_PYTHON) for word in own):
+    if "--force_multi" in own or any(word.startswith(_NO_PYTHON) for word in own):
         return True
     options = [(*word.partition("=")[::2], after) for word, after in pairwise(own)]
     # DeepSpeed takes no notice of a file that is not there. The second one is its default.
-    files = [value or after for option, value, after in options if option in _HOSTS]
+    files = [value or after for option, value, after in options if option in HOSTS]
     files += ["/job/hostfile"] if name == "deepspeed" and os.path.isfile("/job/hostfile") else []
     return "--no_ssh" not in own and any(map(os.path.isfile, files))
 

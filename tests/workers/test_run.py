@@ -168,7 +168,7 @@ def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither
     launcher = str(tmp_path / "uv")
     file = str(tmp_path / "overlay.lock")
     worksite.read("lock", "--file", file)
-    said = f"overlay cannot tell which Python {launcher} starts. What to do: put `overlay run` behind it"
+    said = f"overlay cannot tell which Python {launcher} starts. What to do: move `overlay run` behind it"
     for before in ([], ["nohup"], ["env", "-C", str(tmp_path)]):
         words = [*before, launcher, "python", *RAN]
         done = overlay_run(worksite, *words)
@@ -238,6 +238,9 @@ def test_an_installation_without_a_start_up_file_is_told_so_of_a_script_too(work
         ("deepspeed --hostfile none x.py", False),
         ("deepspeed x.py", False),
         ("deepspeed x.py -H", False),
+        ("ds --hostfile /etc/hostname x.py", True),
+        ("deepspeed --force_multi x.py", True),
+        ("accelerate-launch --deepspeed_hostfile /etc/hostname x.py", True),
     ],
 )
 def test_a_launcher_that_is_a_python_of_ours_may_start_the_job_elsewhere(
@@ -249,6 +252,9 @@ def test_a_launcher_that_is_a_python_of_ours_may_start_the_job_elsewhere(
     done = overlay_run(worksite, "--strict", *words.split(), PATH=path)
     assert done.stdout == ("" if elsewhere else "ran\n"), done.stderr
     assert (f"overlay cannot tell which Python {name} starts" in done.stderr) == elsewhere
+    ways_out = "into ~/.deepspeed_env" in done.stderr, "move `overlay run` behind it" in done.stderr
+    hosts = name in ("accelerate-launch", "deepspeed", "ds")
+    assert ways_out == (elsewhere and hosts, elsewhere and not hosts)
 
 
 def test_a_launcher_that_is_a_module_may_start_the_job_elsewhere(worksite: Venv) -> None:

@@ -51,7 +51,7 @@ def test_a_launcher_that_is_told_to_start_no_python_may_start_any(worksite: Venv
     ):  # fmt: skip
         said = refused(worksite, "--strict", *words, **path)
         program_of = f"`{' '.join(run)}`" if words[0] == "python" else words[0]
-        assert f"overlay cannot tell which Python {program_of} starts. What to do: put `overlay run`" in said
+        assert f"overlay cannot tell which Python {program_of} starts. What to do: move `overlay run`" in said
     assert overlay_run(worksite, "--strict", "torchrun", "x.py", "--no-python", **path).stdout == "ran\n"
 
 
