@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shlex
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,15 +42,13 @@ from overlay.source.registry import load_patches
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: The options of `overlay run` that take a value.
 _WITH_VALUE = ("--patches", "--pin")
-_OR_UNCHECKED = "or set OVERLAY=1 and OVERLAY_STRICT=1 instead, if it hands them on, and nothing is checked"
 _WAY_OUT = (
-    "What to do: move `overlay run` behind it, right before the Python or the script that it starts; "
-    f"{_OR_UNCHECKED}"
+    "What to do: move `overlay run` behind it, right before the Python or the script that it starts; or set"
 )
 _TWICE = "What to do: leave this one out, and give its options to the `overlay run` that is behind it"
 _IN_SCRIPT = (
     "If it starts another one: put `overlay run` into the script, right before that one, and start the "
-    f"script without it; {_OR_UNCHECKED}"
+    "script without it; or set"
 )
 _ON_HOSTS = (
     "What to do: DeepSpeed hands few variables on to other machines, so put OVERLAY=1 and OVERLAY_STRICT=1 "
@@ -219,6 +218,13 @@ def _of_first_line(word: str, answer: Reply | None) -> str:
     return f". The first line of {word} names it: install {word} where overlay is, or start it by `python -m`"
 
 
+def _or_unchecked(way_out: str, environ: dict[str, str]) -> str:
+    """Return a way out, with the settings by which the job is started without any check."""
+    names = ("OVERLAY", "OVERLAY_PACKS", "OVERLAY_PATCHES", "OVERLAY_PIN", "OVERLAY_STRICT")
+    settled = " ".join(f"{name}={shlex.quote(environ[name])}" for name in names if environ.get(name))
+    return f"{way_out} {settled} instead, if it hands them on, and nothing is checked"
+
+
 def _of_ranks(environ: dict[str, str]) -> str:
     """Return what may go wrong with the Python that the environment names to torchrun."""
     program = environ.get("PYTHON_EXEC")
@@ -241,11 +247,10 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     hosts = named and "--no_python" not in behind
     if is_python(program):  # whose module starts another one
         program = f"`{program} -m {run_by_option(behind)}`"
-    return (
-        f"overlay cannot tell which Python {program} starts. {_ON_HOSTS if hosts else _WAY_OUT}"
-        if there
-        else ""
-    )
+    if not there:
+        return ""
+    way_out = _ON_HOSTS if hosts else _or_unchecked(_WAY_OUT, environ)
+    return f"overlay cannot tell which Python {program} starts. {way_out}"
 
 
 def _of_script(
@@ -264,7 +269,7 @@ def _of_script(
         _, reason, answer = asked[one]
         if reason:
             what = f"{command[0]} may start any Python, and `{word}` would run without patches: {reason}"
-            return f"{what}{_of_first_line(word, answer)}. {_IN_SCRIPT}"
+            return f"{what}{_of_first_line(word, answer)}. {_or_unchecked(_IN_SCRIPT, environ)}"
         shown += [f"`{word}`"] if answer else []
     said = f"{', '.join(shown)} would be patched in this environment" if shown else "none is on the PATH"
     # The job must not depend on whether this can be written.

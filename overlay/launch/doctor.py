@@ -130,8 +130,9 @@ def refusal(interpreter: Interpreter, answer: Reply) -> str:
     if "-S" in interpreter.options:
         return f"{shown} reads no start-up files: leave out -S"
     if answer.other:
+        python = answer.python or interpreter.path
         return (
-            f"{answer.python} is a different Python, without overlay: install overlay there as well, or "
+            f"{python} is a different Python, without overlay: install overlay there as well, or "
             f"have the job start {sys.executable}, say by putting its folder first on the PATH"
         )
     reason = why_unarmed()
@@ -307,6 +308,8 @@ def _pythons() -> list[Check]:
     for name, interpreter in [*own, *((name, one) for name, one in launchers if one)]:
         try:
             answer = ask(interpreter, armed_environment())
+            if answer.other and answer.enabled:  # another overlay: the settings here may not suit it
+                answer = ask(interpreter, {**os.environ, "OVERLAY": "1"})
         except OSError as error:
             checks[name] = _check(name, NO, str(error), f"repair {interpreter.path}")
             continue

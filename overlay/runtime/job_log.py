@@ -181,7 +181,10 @@ def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> st
 def _is_child() -> bool:
     """Return whether `multiprocessing` has started this process."""
     process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
+    if process is None:
+        return False
+    # It does not know its parent yet while it imports the script.
+    return process.parent_process() is not None or hasattr(process.current_process(), "_inheriting")
 
 
 def _is_single_threaded() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -174,9 +175,10 @@ def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither
         done = overlay_run(worksite, *words)
         assert (done.stdout, done.stderr.count("\n")) == ("ran\n", 1), done.stderr
         assert done.stderr.startswith(f"overlay: the command is started anyway: {said}")
-        for held in (["--strict"], ["--pin", file]):
+        for held, what in ((["--strict"], "OVERLAY_STRICT=1"), (["--pin", file], f"OVERLAY_PIN={file}")):
             why = refused(worksite, *held, *words)
             assert f"not started, because the job is strict or pinned: {said}" in why
+            assert re.search(rf"or set OVERLAY=1( OVERLAY_PATCHES=\S*)? {re.escape(what)} instead", why)
     # What it says to do.
     words = [launcher, str(worksite.python), "-m", "overlay", "run", "--strict", "python", *RAN]
     done = worksite.run("-c", f"import os; os.execv({launcher!r}, {words!r})", **worksite.on_path())

@@ -27,6 +27,22 @@ print(in_process("spawn"))
 """
 
 
+SPAWNS = """
+import multiprocessing, sys
+import fakeup.core
+
+def work(*_):
+    print(fakeup.core.scale(3))
+
+if __name__ == "__main__":
+    made = [multiprocessing.get_context(sys.argv[1]).Process(target=work) for _ in range(2)]
+    work()
+    for each in made:
+        each.start()
+        each.join()
+"""
+
+
 def found_by(done: Any) -> dict[str, int]:
     assert done.returncode == 0, done.stderr
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
@@ -81,6 +97,15 @@ def test_a_program_that_takes_the_variable_away_starts_patched_processes(worksit
     )
     done = worksite.run("-c", code, **PACK, OVERLAY="1")
     assert done.stdout.split() == [str(int(PATCHED)), str(int(PATCHED)), "False"], done.stderr
+
+
+def test_what_is_spawned_does_not_say_the_configuration_again(worksite: Venv, tmp_path: Path) -> None:
+    """It imports the script, and so the upstream, before it knows its parent."""
+    script = tmp_path / "spawns.py"
+    script.write_text(SPAWNS)
+    for method in ("spawn", "forkserver"):
+        done = worksite.run(str(script), method, **PACK, OVERLAY="1")
+        assert (done.stdout, done.stderr.count("overlay: configuration: ")) == ("600\n" * 3, 1), done.stderr
 
 
 @pytest.mark.parametrize(
