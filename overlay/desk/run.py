@@ -215,7 +215,8 @@ def _of_first_line(word: str, answer: Reply | None) -> str:
     """Return what else helps if the first line of a program names another Python, whatever the PATH has."""
     if answer is None or not answer.other or is_python(word):
         return ""
-    return f". The first line of {word} names it: install {word} where overlay is, or start it by `python -m`"
+    name = os.path.basename(word)
+    return f". The first line of {word} names it: install {name} where overlay is, or start it by `python -m`"
 
 
 def _or_unchecked(way_out: str, environ: dict[str, str]) -> str:
@@ -258,10 +259,10 @@ def _of_script(
 ) -> str:
     """Return what may go wrong with a script of a shell by the Pythons on its PATH. It is not read."""
     path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), environ.get("PATH"))
-    launchers = [(word, interpreter_of([word], path)) for word in LAUNCHERS]
+    launchers = [(which(word, path=path) or "", interpreter_of([word], path)) for word in LAUNCHERS]
     found = [(one.path, one) for one in of_shell(shell, environ, named=command[0] != shell[0])]
     asked: dict[Interpreter, tuple[int, str, Reply | None]] = {}
-    shown = []
+    shown, silent = list[str](), list[str]()
     for word, known in [*found, *((word, one) for word, one in launchers if one)]:
         one = known.replace(behind=(*env, *known.behind))
         if one not in asked:
@@ -270,8 +271,10 @@ def _of_script(
         if reason:
             what = f"{command[0]} may start any Python, and `{word}` would run without patches: {reason}"
             return f"{what}{_of_first_line(word, answer)}. {_or_unchecked(_IN_SCRIPT, environ)}"
-        shown += [f"`{word}`"] if answer else []
-    said = f"{', '.join(shown)} would be patched in this environment" if shown else "none is on the PATH"
+        if answer or which(word, path=path):
+            (shown if answer else silent).append(f"`{word}`")
+    said = f"{', '.join(shown)} would be patched in this environment" if shown else "none was found"
+    said += f"; {', '.join(silent)} cannot be asked" if silent else ""
     # The job must not depend on whether this can be written.
     with suppress(Exception):
         say(

@@ -199,8 +199,8 @@ def _first_line(program: str) -> list[str]:
     except OSError:
         return []
     if not first.startswith("#!"):
-        # A shell that is told to start it runs it itself.
-        return [which("bash") or "/bin/sh"] if program.endswith(".sh") else []
+        # A shell that is told to start it runs it itself, if it is a text.
+        return [] if "\0" in first + second else [which("bash") or "/bin/sh"]
     words = re.findall(r"[^ \t\n]+", first[2:])  # another end of line belongs to the name
     if words and second.startswith("'''exec' "):
         # Installers write it so if a path is too long for a first line, has a space in it, or may change.

@@ -82,13 +82,16 @@ def test_launchers_on_the_path_are_asked_too(worksite: Venv, other: Venv, tmp_pa
     for name in names:
         program(bins / name, f"#!{worksite.python}\n")
     done = overlay_run(worksite, "--strict", "sh", "-c", "echo ran", **path)
-    asked = ", ".join(f"`{name}`" for name in ("python", "python3", *names))
+    asked = ", ".join(f"`{name}`" for name in ("python", "python3", *(f"{bins}/{name}" for name in names)))
     said = f"of the Pythons that sh may start, {asked} would be patched in this environment; no other was"
     assert (done.stdout, said in done.stderr) == ("ran\n", True)
     for name in names:
         program(bins / name, f"#!{other.python}\n")
         said = refused(worksite, "--strict", "sh", "-c", "echo ran", **path)
-        assert f"sh may start any Python, and `{name}` would run without patches: {other.python} is" in said
+        assert (
+            f"sh may start any Python, and `{bins}/{name}` would run without patches: {other.python} is"
+            in said
+        )
         assert (
             "put `overlay run` into the script, right before that one, and start the script without" in said
         )
@@ -136,9 +139,12 @@ def test_a_shell_at_a_terminal_is_asked_as_one(worksite: Venv, other: Venv, tmp_
 def test_a_script_whose_first_line_names_nothing_is_run_by_a_shell(
     worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:
-    words = (program(tmp_path / "x.sh", 'A=(1); echo "ran $0 $1"\n'), "a b")
-    done = overlay_run(worksite, "--strict", *words)
-    assert (done.stdout, CHECKED.format(words[0]) in done.stderr) == (f"ran {words[0]} a b\n", True)
+    for name in ("job.slurm", "x.sh"):
+        words = (program(tmp_path / name, 'A=(1); echo "ran $0 $1"\n'), "a b")
+        done = overlay_run(worksite, "--strict", *words)
+        assert (done.stdout, CHECKED.format(words[0]) in done.stderr) == (f"ran {words[0]} a b\n", True)
+    program(tmp_path / "y.sh", "\x7fELF\0")
+    assert overlay_run(worksite, str(tmp_path / "y.sh")).returncode == 126
     for before in ([], ["nohup"]):
         said = refused(worksite, "--strict", *before, *words, **other.on_path())
         assert f"{other.folder}/bin/python is a different Python" in said
@@ -204,6 +210,7 @@ def test_what_a_shell_leaves_running_and_what_is_no_python_keep_nothing_from_sta
     try:
         done = worksite.run("-m", "overlay", "run", "--strict", *words, **environ)
         assert done.stdout == "ran\n", done.stderr
+        assert "`python3` would be patched in this environment; `python` cannot be asked; no" in done.stderr
     finally:
         for pid in pids.read_text().split():
             with suppress(ProcessLookupError):
