@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import dropwhile, islice, pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 from shutil import which
 
 from overlay.model.record import Record
@@ -22,7 +22,7 @@ _NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
 #: Programs of Python that start a job's processes, by default in their own Python.
 LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
 #: The option of a launcher that starts any program, which may be shortened.
-_NO_PYTHON = ("--no-p", "--no_p")
+_NO_PYTHON = ("--no-py", "--no_py")
 #: The second line of a script that is started by the Python beside it.
 _BESIDE = re.compile(r"""'''exec' "\$\(dirname -- "\$\(realpath -- "\$0"\)"\)"/'([^'/]+)' """)
 #: How torchrun ends as a module.
@@ -60,7 +60,8 @@ class Interpreter(Record):
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
     words, env = behind_starters(words, path)
-    command = () if starts_elsewhere(words) else _runner(words, path)
+    command, more = behind_starters(() if starts_elsewhere(words) else _runner(words, path), path)
+    env += more
     program = which(command[0], path=path) if command and is_python(command[0]) else None
     if program is None:
         return None
@@ -210,7 +211,7 @@ def _first_line(program: str) -> list[str]:
             words = shlex.split(second.removeprefix("'''exec' "))[:1]
     if words and os.path.basename(words[0]) == "env":
         words = words[2 if words[1:2] == ["-S"] else 1 :]  # any other -S is Python's own
-        words = [*dropwhile(lambda word: "=" in word, words)]
+        words = ["env", *words] if "=" in "".join(words[:1]) else words  # which decide what it gets
     return words
 
 

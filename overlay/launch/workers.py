@@ -29,7 +29,7 @@ _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def variables() -> dict[str, str]:
-    """Return the variables that arm a process: those that are set here, and what `enable()` was given.
+    """Return the variables that arm a process: those that are set here, and what the session was opened with.
 
     A relative path in `OVERLAY_PIN`, `OVERLAY_TRUST` or `OVERLAY_LEDGER_DIR` becomes an absolute one.
 
@@ -37,7 +37,8 @@ def variables() -> dict[str, str]:
         SelectionError: A setting cannot be understood.
     """
     found = {name: os.environ[name] for name in settings.VARIABLES if os.environ.get(name)}
-    return {**found, **settings.absolute_paths(), **here().asked(), "OVERLAY": "1"}
+    asked = here().asked()  # which opens the session
+    return {**here().settled, **found, **settings.absolute_paths(), **asked, "OVERLAY": "1"}
 
 
 def submitted() -> dict[str, Any]:

@@ -107,6 +107,8 @@ class Engine:
         self._waker = 0
         #: What became of the patches of sessions that are closed.
         self._past: dict[str, Entry] = {}
+        #: The variables that the session was opened with, beside selection and strict mode.
+        self.settled: dict[str, str] = {}
         #: The known defects that the job of this process meets.
         self.met: tuple[Met, ...] = ()
         #: Says in the job's log what this process is run with, and what is in place.
@@ -240,6 +242,8 @@ class Engine:
                 if waited is None:
                     self._begin()
                 chosen = [known[name] for name in selection.ids]
+                names = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST")
+                self.settled = {name: os.environ[name] for name in names if os.environ.get(name)}
                 pin = None
                 if wanted:
                     from overlay.records.pin import Pin
@@ -318,7 +322,7 @@ class Engine:
                 # One that never was in place says less than what is known of it from a session before.
                 past, new = self._past, session.entries.items()
                 self._past = {**past, **{n: one for n, one in new if n not in past or one.state != "waiting"}}
-                self._opened = None
+                self._opened, self.settled = None, {}
                 out = sum(entry.state == "reverted" for entry in session.entries.values())
                 if ranks := self.job_log.compared_with:
                     what = "a rank that does not disable stays patched"

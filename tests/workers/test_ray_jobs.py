@@ -258,6 +258,7 @@ class FakeRay:
         self.sent: list[Any] = []
         self.shut_down = 0
         self.strict = False
+        self.settled: dict[str, str] = {}
         self.job_log = JobLog(lambda: "configuration: x", lambda: None)
         self.worker: Any = ModuleType("ray._private.worker")
         vars(self.worker).update(

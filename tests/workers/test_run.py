@@ -138,6 +138,15 @@ def test_an_interpreter_that_reads_no_start_up_files_is_refused(worksite: Venv) 
     assert selected(overlay_run(worksite, "python", "-I", *RAN, "-S")) == ["ran"]
 
 
+def test_what_env_is_told_in_a_first_line_counts(worksite: Venv, other: Venv, tmp_path: Path) -> None:
+    words = program(tmp_path / "x", "#!/usr/bin/env -S OVERLAY=0 python\n")
+    assert "env OVERLAY=0 python does not get the variables OVERLAY" in refused(worksite, "--strict", words)
+    program(tmp_path / "x", f"#!/usr/bin/env -S PATH={other.on_path()['PATH']} python\n")
+    assert f"{other.folder}/bin/python is a different Python" in refused(worksite, "--strict", words)
+    program(tmp_path / "x", "#!/usr/bin/env -S A=1 python -u\nprint('ran')\n")
+    assert overlay_run(worksite, "--strict", words).stdout == "ran\n"
+
+
 def test_a_program_whose_interpreter_is_gone_is_told_so(worksite: Venv, tmp_path: Path) -> None:
     for first in ("/not/there/bin/python", "/bin/bash\r"):
         words = program(tmp_path / "trainer", f"#!{first}\n")

@@ -52,7 +52,8 @@ def test_a_launcher_that_is_told_to_start_no_python_may_start_any(worksite: Venv
         said = refused(worksite, "--strict", *words, **path)
         program_of = f"`{' '.join(run)}`" if words[0] == "python" else words[0]
         assert f"overlay cannot tell which Python {program_of} starts. What to do: move `overlay run`" in said
-    assert overlay_run(worksite, "--strict", "torchrun", "x.py", "--no-python", **path).stdout == "ran\n"
+    for words in (["x.py", "--no-python"], ["./x", "--no-persist"]):
+        assert overlay_run(worksite, "--strict", "torchrun", *words, **path).stdout == "ran\n"
 
 
 def test_one_overlay_run_is_enough(worksite: Venv, tmp_path: Path) -> None:

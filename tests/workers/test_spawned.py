@@ -89,12 +89,11 @@ def test_disable_replaces_a_fork_server_where_only_the_environment_enabled(works
     assert done.stdout.split() == [str(int(PATCHED)), str(int(PLAIN))], done.stderr
 
 
-def test_a_program_that_takes_the_variable_away_starts_patched_processes(worksite: Venv) -> None:
+def test_a_program_that_takes_variables_away_starts_patched_processes(worksite: Venv) -> None:
     """As one that makes its environment anew. Who means no says OVERLAY=0."""
     code = f"import os, sys; sys.path.insert(0, {str(Path(SCRIPT).parent)!r}); from probe import in_process; "
-    code += (
-        "del os.environ['OVERLAY']; print(*map(in_process, ('spawn', 'forkserver')), 'OVERLAY' in os.environ)"
-    )
+    code += "import fakeup.core; del os.environ['OVERLAY'], os.environ['OVERLAY_PACKS']; "
+    code += "print(*map(in_process, ('spawn', 'forkserver')), 'OVERLAY' in os.environ)"
     done = worksite.run("-c", code, **PACK, OVERLAY="1")
     assert done.stdout.split() == [str(int(PATCHED)), str(int(PATCHED)), "False"], done.stderr
 
