@@ -150,9 +150,7 @@ class RayJobs(Interception):
         by_hand = {"OVERLAY", settings.VOUCHED} & ({*given} - {*before.get("env_vars", ())}) != set()
         sure = by_hand or self._reads_variables({name: env[name] for name in {*env} - {*before}})
         added = {name: value for name, value in variables().items() if name not in given}
-        if (
-            by_hand or drives is None
-        ):  # the job's own driver says what else it is run with: `overlay run` there
+        if by_hand or drives is None:  # the job's driver may be run with something else, by `overlay run`
             added = {name: value for name, value in added.items() if _DEFAULTS.get(name) != value}
         if drives:  # Ray takes no variable twice: what the job was submitted with holds for its workers
             theirs = before.get("env_vars", {})

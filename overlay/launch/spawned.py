@@ -75,13 +75,21 @@ class Spawned(Interception):
         return spawnv_passfds if original is not None else None
 
     def _arms(self, python: str) -> bool:
-        """Return whether the next process can be armed, and may be. Raises `WorkersError` in strict mode."""
+        """Return whether the next process can be armed, and may be.
+
+        Raises `WorkersError` in strict mode, and `LockError` if it could not read its lock.
+        """
         said = os.environ.get("OVERLAY") or None
         if settings.says_no(said):
             if "no" not in self._said:
                 self._said.add("no")
                 log.info(f"multiprocessing: spawned processes are not patched, because of OVERLAY={said}")
             return False
+        pin = settings.pin()
+        if pin and not pin.startswith(settings.DIGEST_PREFIX):
+            from overlay.records.lock import read
+
+            read(pin)  # a child that stops at its start is started again for ever, by a `Pool`
         if reason := self._why_unarmed() or self._why_other(python):
             self._refuse(
                 f"{_UNPATCHED}: {NOT_ENABLED}, as {reason}",

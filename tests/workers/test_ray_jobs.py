@@ -200,6 +200,16 @@ def test_a_job_that_is_submitted_by_an_armed_command_is_armed(cluster: Cluster) 
         assert of(found[kind], ARMED) == ARMED, kind
 
 
+def test_what_the_command_of_a_submitted_job_says_holds_for_its_workers(cluster: Cluster) -> None:
+    """Whoever submits it has the defaults."""
+    run = ["-m", "overlay", "run", "--strict", "--patches", PATCH, str(cluster.venv.python)]
+    words = [*run, str(HERE / "ray_job.py"), "asked"]
+    done = cluster.submit(words, {}, PATIENCE, OVERLAY="1", OVERLAY_PACKS="acme")
+    (found,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for kind in ("task", "actor"):
+        assert (of(found[kind], ARMED), found[kind]["strict"]) == (ARMED, True), kind
+
+
 def test_strict_mode_refuses_before_anything_is_sent(cluster: Cluster, tmp_path: Path, wheel: Path) -> None:
     """The driver of the second job is in an installation without a start-up file."""
     found, _ = cluster.job("refused")

@@ -98,6 +98,16 @@ def test_a_program_that_takes_variables_away_starts_patched_processes(worksite: 
     assert done.stdout.split() == [str(int(PATCHED)), str(int(PATCHED)), "False"], done.stderr
 
 
+def test_a_pool_whose_processes_would_stop_at_their_start_is_not_made(worksite: Venv, tmp_path: Path) -> None:
+    """`Pool` starts them again for ever."""
+    file = str(tmp_path / "overlay.lock")
+    worksite.read("lock", "--file", file, **PACK)
+    code = f"import multiprocessing, os, fakeup.core; os.remove({file!r})\n"
+    code += "try: multiprocessing.get_context('spawn').Pool(1)\nexcept Exception as error: print(error)"
+    done = worksite.run("-c", code, **PACK, OVERLAY="1", OVERLAY_PIN=file)
+    assert f"there is no lock {file}" in done.stdout, done.stderr
+
+
 def test_what_is_spawned_does_not_say_the_configuration_again(worksite: Venv, tmp_path: Path) -> None:
     """It imports the script, and so the upstream, before it knows its parent."""
     script = tmp_path / "spawns.py"
