@@ -24,6 +24,7 @@ from overlay.launch.doctor import Reply, ask, refusal
 from overlay.launch.interpreter import (
     HOSTS,
     LAUNCHERS,
+    OTHER_NAMES,
     Interpreter,
     behind_starters,
     interpreter_of,
@@ -244,8 +245,10 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         return f"{program} may not hand on what `overlay run` sets. {_TWICE}"
     # Else what becomes of the command will say that it is not there.
     there = which(command[0], path=path) and not missing(command, path)
-    named = program.endswith("deepspeed") or any(word.partition("=")[0] in HOSTS for word in behind)
-    hosts = named and "--no_python" not in behind
+    launches = is_python(program) or os.path.basename(program) in (*LAUNCHERS, *OTHER_NAMES)
+    options = {word.partition("=")[0] for word in behind}
+    hosts = program.endswith("deepspeed") or (launches and not options.isdisjoint(HOSTS))
+    hosts = hosts and "--no_python" not in options
     if is_python(program):  # whose module starts another one
         program = f"`{program} -m {run_by_option(behind)}`"
     if not there:

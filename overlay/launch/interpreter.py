@@ -36,7 +36,7 @@ _RAY_ELSEWHERE = ("exec", "submit", "up")
 #: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.
 HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile", "--force_multi")
 #: What some launchers are called too.
-_OTHER_NAMES = {"accelerate-launch": "accelerate", "deepspeed.pt": "deepspeed", "ds": "deepspeed"}
+OTHER_NAMES = {"accelerate-launch": "accelerate", "deepspeed.pt": "deepspeed", "ds": "deepspeed"}
 #: Shells without `"$@"`.
 _OTHER_SHELLS = ("csh", "fish", "tcsh")
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
@@ -75,7 +75,7 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
 def starts_elsewhere(words: Sequence[str]) -> bool:
     """Return whether a launcher starts its command in another Python or on other machines."""
     name = os.path.basename(words[0]) if words else ""
-    name = _OTHER_NAMES.get(name, name)
+    name = OTHER_NAMES.get(name, name)
     if is_python(name):
         module = run_by_option(words)
         top = module.partition(".")[0]

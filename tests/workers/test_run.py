@@ -248,6 +248,7 @@ def test_an_installation_without_a_start_up_file_is_told_so_of_a_script_too(work
         ("deepspeed x.py", False),
         ("deepspeed x.py -H", False),
         ("ds --hostfile /etc/hostname x.py", True),
+        ("mpirun -H a,b python x.py", True),
         ("deepspeed --force_multi x.py", True),
         ("accelerate-launch --deepspeed_hostfile /etc/hostname x.py", True),
     ],
@@ -262,7 +263,7 @@ def test_a_launcher_that_is_a_python_of_ours_may_start_the_job_elsewhere(
     assert done.stdout == ("" if elsewhere else "ran\n"), done.stderr
     assert (f"overlay cannot tell which Python {name} starts" in done.stderr) == elsewhere
     ways_out = "into ~/.deepspeed_env" in done.stderr, "move `overlay run` behind it" in done.stderr
-    hosts = name in ("accelerate-launch", "deepspeed", "ds")
+    hosts = name in ("accelerate-launch", "deepspeed", "ds")  # not `mpirun -H`
     assert ways_out == (elsewhere and hosts, elsewhere and not hosts)
 
 
