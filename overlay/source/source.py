@@ -258,9 +258,11 @@ class Tree:
 
     def metadata_version(self, project: Project) -> str | None:
         """Return the version that the first distribution of a project's names states, or `None`."""
-        where: dict[str, Any] = {"path": self.sites} if self.sites is not None else {}
+        # Python imports from no other entries, and the library cannot take them.
+        entries: list[Any] = sys.path
+        where = self.sites if self.sites is not None else [one for one in entries if isinstance(one, str)]
         for name in project.distributions:
-            for found in distributions(name=name, **where):
+            for found in distributions(name=name, path=where):
                 version = stated_version(found)
                 if version:
                     return version

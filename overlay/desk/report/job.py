@@ -22,6 +22,7 @@ from overlay.model.text import counted, listed, wrap
 from overlay.records import agreement
 from overlay.records.lock import SOURCE_OF
 from overlay.records.run import ENDING, LEDGER, PROCESS
+from overlay.source.source import is_endless
 from overlay.verdict import Verdict
 
 _MOST_RANKS = 1 << 22
@@ -223,8 +224,8 @@ def _load(kind: type[Record], folder: str, name: str, **more: Any) -> Any:
     """Return the record in a file. Raises `ReportError` if there is none."""
     path = os.path.join(folder, name)
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for somebody who writes
-            raise OSError("it is no regular file")  # noqa: TRY301
+        if is_endless(path):
+            raise OSError("it is no regular file, or far too large")  # noqa: TRY301
         with open(path, encoding="utf-8") as file:
             return record_of(kind, {**more, **json.load(file)}, _NAMES)
     except (OSError, ValueError, TypeError, RecursionError) as error:

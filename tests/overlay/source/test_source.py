@@ -93,10 +93,13 @@ def test_the_module_that_was_imported_is_the_one_that_counts(
     assert Tree(str(other)).has("fakeup.core:other")
 
 
-def test_versions_come_from_the_source_and_metadata_is_told_apart(upstream: Upstream) -> None:
+def test_versions_come_from_the_source_and_metadata_is_told_apart(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     info = upstream.root / "fakeup_dist-1.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fakeup-dist\nVersion: 1.1.0\n")
+    monkeypatch.setattr(sys, "path", [b"/bytes", *sys.path])  # which Python passes over
     for tree in (Tree(), Tree(str(upstream.root))):
         assert PROJECT.read_version is not None
         assert PROJECT.read_version(tree.read) == "1.2.0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -186,6 +187,10 @@ def test_a_folder_in_which_nothing_can_be_read_says_why(tmp_path: Path) -> None:
     folder = made.job(tmp_path / "job", made.status(tmp_path))
     (folder / "ledger-0.json").write_text('{"patches": ')
     with pytest.raises(ReportError, match=r"ledger-0\.json: Expecting"):
+        job.read(str(folder))
+    (folder / "ledger-0.json").unlink()
+    os.mkfifo(folder / "ledger-0.json")  # nobody writes to it: to open it would wait for ever
+    with pytest.raises(ReportError, match=r"ledger-0\.json: it is no regular file"):
         job.read(str(folder))
 
 
