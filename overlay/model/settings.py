@@ -241,7 +241,10 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
         matched = {name for name in ids if fnmatchcase(name, term)}
         if matched:
             return matched
-    raise SelectionError(f"{source}: {term!r} names no patch; {nearest(term, ids)}")
+    pack, slash, _ = term.partition("/")
+    gone = slash and not any(name.startswith(f"{pack}/") for name in ids)
+    hint = f"to load the pack {pack}, set OVERLAY_PACKS" if gone else nearest(term, ids)
+    raise SelectionError(f"{source}: {term!r} names no patch; {hint}")
 
 
 def nearest(term: str, ids: list[str], listed: str = "`overlay list`") -> str:

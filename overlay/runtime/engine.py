@@ -214,7 +214,7 @@ class Engine:
         asked = [self.known()[name] for name in chosen.ids if name not in chosen.companions]
         projects = {target.project.name: target.project for patch in asked for target in patch.targets}
         if not any(one.version for one in installed(projects.values(), _tree())):
-            why = f" for what is installed here (not {', '.join(projects)})" if projects else ""
+            why = f" for what is found here so far (not {', '.join(projects)})" if projects else ""
             log.warning(f"the selection {','.join(chosen.terms)} has no patch{why}")
 
     def enable(self, patches: Asked = None, strict: bool | None = None) -> Status:

@@ -233,7 +233,7 @@ def test_the_name_of_a_folder_does_not_make_a_selection_vain(worksite: Venv, tmp
     armed = {"OVERLAY": "1", "OVERLAY_PATCHES": "slime.loss-memory"}
     assert worksite.run(str(script), **armed).stderr == ""
     script.write_text("import verl")
-    said = "the selection slime.loss-memory has no patch for what is installed here"
+    said = "the selection slime.loss-memory has no patch for what is found here so far"
     assert said in worksite.run(str(script), **armed).stderr
 
 

@@ -43,6 +43,7 @@ def test_selection(text: str, expected: list[str]) -> None:
         ("-verl.sft-balanse", "verl.sft-balance"),
         ("nonsense", "`overlay list` names all 4"),
         ("verl.x*", "'verl.x*' names no patch"),
+        ("acme/verl.*", "to load the pack acme, set OVERLAY_PACKS"),
         ("none,verl.*", "'none' does not go with other terms"),
         ("-", "names no patch"),
         *[(text, "OVERLAY_PATCHES is empty") for text in (",", " ", " ,, ", "\n")],

@@ -224,7 +224,7 @@ def test_enabling_again_goes_on_from_there(armed: Armed) -> None:
         ("fakeup.*", "0", ""),
         ("none", "0", ""),
         ("fakeup.*,-fakeup.scale", "0", "the selection fakeup.*,-fakeup.scale has no patch"),
-        ("gone.*", "", "the selection gone.* has no patch for what is installed here (not gone)"),
+        ("gone.*", "", "the selection gone.* has no patch for what is found here so far (not gone)"),
         ("gone.*", "1", ""),
         ("gone.*,fakeup.scale", "0", ""),
     ],
