@@ -263,7 +263,7 @@ def _of_script(
     """Return what may go wrong with a script of a shell by the Pythons on its PATH. It is not read."""
     path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), environ.get("PATH"))
     launchers = [(which(word, path=path) or "", interpreter_of([word], path)) for word in LAUNCHERS]
-    found = [(one.path, one) for one in of_shell(shell, environ, named=command[0] != shell[0])]
+    found = [(one.path, one) for one in of_shell(shell, named=command[0] != shell[0])]
     asked: dict[Interpreter, tuple[int, str, Reply | None]] = {}
     shown, silent = list[str](), list[str]()
     for word, known in [*found, *((word, one) for word, one in launchers if one)]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise, takewhile
 from shutil import which
@@ -37,9 +37,9 @@ _RAY_ELSEWHERE = ("exec", "submit", "up")
 HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile", "--force_multi")
 #: What some launchers are called too.
 OTHER_NAMES = {"accelerate-launch": "accelerate", "deepspeed.pt": "deepspeed", "ds": "deepspeed"}
-#: Shells without `"$@"`.
-_OTHER_SHELLS = ("csh", "fish", "tcsh")
-_SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_OTHER_SHELLS)
+#: How a shell that has no `"$@"` names its arguments, without the first one.
+_ARGUMENTS = {"csh": "$argv[2-]:q", "fish": "$argv[2..-1]", "tcsh": "$argv[2-]:q"}
+_SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_ARGUMENTS)
 #: As what a script starts Python.
 _NAMES = ("python", "python3")
 
@@ -165,15 +165,14 @@ def _options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
             break
 
 
-def of_shell(shell: Sequence[str], environ: Mapping[str, str], *, named: bool) -> Iterable[Interpreter]:
+def of_shell(shell: Sequence[str], *, named: bool) -> list[Interpreter]:
     """Return what a script of a shell may start as `python` and `python3`.
 
     The shell itself is to find them, with its own options: files that it reads at its start may set the PATH,
     and there may be a function or an alias of that name. `named`: whether it is the first line of a script
     that names it.
     """
-    if os.path.basename(shell[0]) in _OTHER_SHELLS:
-        return on_path(environ.get("PATH"))
+    arguments = _ARGUMENTS.get(os.path.basename(shell[0]), '"$@"')
     command, rest, commands = [shell[0]], iter(shell[1:]), named
     word = next(rest, "")
     while word[:1] in ("-", "+") and word not in ("-", "--"):
@@ -189,7 +188,7 @@ def of_shell(shell: Sequence[str], environ: Mapping[str, str], *, named: bool) -
         word = next(rest, "")
     if not (commands or word) and os.isatty(0):
         command.append("-i")
-    return [Interpreter(path=name, by=(*command, "-c", f'{name} "$@"')) for name in _NAMES]
+    return [Interpreter(path=name, by=(*command, "-c", f"{name} {arguments}")) for name in _NAMES]
 
 
 def _first_line(program: str) -> list[str]:

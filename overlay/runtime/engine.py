@@ -162,20 +162,30 @@ class Engine:
             self.enable(patches, strict)
             return
         settings.select(ids, patches)
-        settings.strict(strict)
-        self._begin()
-        self._wait(packages, patches, strict, at_start)
+        firm = settings.strict(strict)
 
-    def _wait(self, packages: frozenset[str], patches: Asked, strict: bool | None, at_start: bool) -> None:
+        def wanted() -> tuple[Asked, bool | None]:
+            """Return what is asked for. A program that empties its environment asks for nothing else."""
+            return (
+                patches if patches is not None or os.environ.get("OVERLAY_PATCHES") else terms or None,
+                strict if strict is not None or os.environ.get("OVERLAY_STRICT") else firm,
+            )
+
+        self._begin()
+        self._wait(packages, wanted, at_start)
+
+    def _wait(
+        self, packages: frozenset[str], wanted: Callable[[], tuple[Asked, bool | None]], at_start: bool
+    ) -> None:
         def refuse(finder: FirstFinder, error: BaseException) -> None:
             self._woken = None
             self.disable()
             finder.remove()
             said = isinstance(error, OverlayError) or not isinstance(error, Exception)
             text = str(error) if said else f"{type(error).__name__}: {error}"
-            if not isinstance(error, Exception) or settings.strict(strict):  # or it was interrupted
+            if not isinstance(error, Exception) or settings.strict(wanted()[1]):  # or it was interrupted
                 atexit.register(self._at_exit)
-                self._wait(packages, patches, strict, at_start)
+                self._wait(packages, wanted, at_start)
                 raise error if said else OverlayError(text) from error
             log.warning(f"NOT enabled: {text}")
 
@@ -187,7 +197,7 @@ class Engine:
                     return
                 self._woken, self._waker = finder, _thread.get_ident()
                 try:
-                    begun = self._begin_session(patches, strict, finder)
+                    begun = self._begin_session(*wanted(), finder)
                 except BaseException as error:  # noqa: BLE001 -- an ImportError would be taken for the upstream's
                     refuse(finder, error)
                     return

@@ -178,7 +178,7 @@ class FirstFinder(WatchingFinder):
 
     def missed(self) -> list[str]:
         """Return the packages waited for that were imported without a word to this finder."""
-        return sorted(self.packages.intersection(sys.modules))
+        return sorted(name for name in self.packages if sys.modules.get(name) is not None)
 
     def _look_at_main(self, space: dict[str, Any]) -> None:
         """Report a watched module that is run, with `None` for it, if its code will never report it."""
@@ -210,7 +210,7 @@ class FirstFinder(WatchingFinder):
         return running(space, self._names, self._imported)
 
     def _may_be(self, path: str) -> bool:
-        stem = os.path.splitext(os.path.basename(os.path.realpath(path)))[0]
+        stem = os.path.splitext(os.path.basename(_real(path)))[0]
         return any(name.rpartition(".")[2] == stem for name in self._names)
 
     def _script(self, path: str) -> Any:
@@ -221,7 +221,7 @@ class FirstFinder(WatchingFinder):
             without_import_lock(_load_main_module)
             from overlay.runtime.main_module import Script, name_of
 
-            if name := name_of(path, self._names):
+            if name := name_of(_real(path), self._names):
                 return Script(path, name, self._imported)
         raise ImportError(path)
 
@@ -281,4 +281,12 @@ def without_import_lock(call: Callable[[], None]) -> None:
 
 
 def _lies_in(file: str, packages: frozenset[str]) -> bool:
-    return not packages.isdisjoint(os.path.abspath(file).split(os.sep))
+    return not packages.isdisjoint(_real(file, os.path.abspath).split(os.sep))
+
+
+def _real(path: str, resolved: Callable[[str], str] = os.path.realpath) -> str:
+    """Return a path with the links in it followed, or the path itself if the current folder is gone."""
+    try:
+        return resolved(path)
+    except OSError:
+        return path

@@ -112,8 +112,8 @@ def started() -> None:
 
 
 def name_of(path: str, names: Iterable[str]) -> str:
-    """Return which of some modules a file is by its path, empty if none."""
-    stem = os.path.splitext(os.path.realpath(path))[0]
+    """Return which of some modules a file is by its path without links, empty if none."""
+    stem = os.path.splitext(path)[0]
     return next((name for name in names if stem.endswith(os.sep + name.replace(".", os.sep))), "")
 
 
@@ -124,7 +124,7 @@ def running(space: dict[str, Any], names: Iterable[str], imported: Imported) -> 
     """
     name = getattr(space.get("__spec__"), "name", "")
     if name not in names:
-        name = name_of(space["__file__"], names)
+        name = name_of(os.path.realpath(space["__file__"]), names)
     codes = [code for code, made in _made.items() if made[0] == name]
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 -- whose code runs
     while frame is not None and not (frame.f_globals is space and frame.f_code.co_name == "<module>"):

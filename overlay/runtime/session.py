@@ -169,6 +169,7 @@ class Session:
             self._catches_up = False
 
     def _catch_up(self, patience: float) -> None:
+        self._finder.install()  # somebody may have taken it out of the path, or stand before it
         refused: PatchError | None = None
         main = sys.modules.get("__main__")
         run = self._finder.running(getattr(main, "__dict__", {}))[0] if patience else ""

@@ -366,12 +366,19 @@ def _check_parameters(
 def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     """Give a replacement the docstring, annotations and attributes of the original, and our marks."""
     made.__doc__ = original.__doc__
-    made.__annotations__ = dict(original.__annotations__)
+    made.__annotations__ = {name: _meant(one, original) for name, one in original.__annotations__.items()}
     if made.__dict__.pop("__wrapped__", None) is not None:  # through it, `functools.wraps` gave the signature
         made.__signature__ = signature(original)  # type: ignore[attr-defined]
     made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})
     setattr(made, ORIGINAL, original)
     setattr(made, OWNER, mark(owner, site))
+
+
+def _meant(annotation: Any, function: FunctionType) -> Any:
+    """Return what an annotation that is a string means in its module: the replacement lies in another one."""
+    with suppress(Exception):  # a name that only type checkers import, say
+        return eval(annotation, function.__globals__) if isinstance(annotation, str) else annotation  # noqa: S307
+    return annotation
 
 
 def put(sites: Sequence[InstalledSite], *, first: bool = False) -> None:

@@ -7,9 +7,12 @@ import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from shutil import which
 
 import pytest
 from worksite import Venv, overlay_run, program, refused
+
+from overlay.launch.interpreter import of_shell
 
 #: What is said of a script whose Pythons would be patched.
 CHECKED = (
@@ -216,3 +219,39 @@ def test_what_a_shell_leaves_running_and_what_is_no_python_keep_nothing_from_sta
         for pid in pids.read_text().split():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("shell", "file", "text"),
+    [
+        ("zsh", ".zshenv", "export PATH={}"),
+        ("fish", ".config/fish/config.fish", "set -x PATH (string split : {})"),
+        ("tcsh", ".tcshrc", "setenv PATH {}"),
+    ],
+)
+def test_other_shells_are_asked_with_the_files_that_they_read(
+    worksite: Venv, other: Venv, tmp_path: Path, shell: str, file: str, text: str
+) -> None:
+    if which(shell, path="/usr/bin:/bin") is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")}
+    for venv in (worksite, other):
+        (tmp_path / file).write_text(f"{text.format(venv.on_path()['PATH'])}\n")
+        done = overlay_run(worksite, shell, "-c", "echo ran", **environ)
+        assert (done.stdout, "and `python` would run without patches" in done.stderr) == (
+            "ran\n",
+            venv is other,
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["sh", "x.sh"], ["sh", "-c", 'python "$@"']),
+        (["fish", "-N", "x.fish"], ["fish", "-N", "-c", "python $argv[2..-1]"]),
+        (["/bin/tcsh", "-f", "-c", "x"], ["/bin/tcsh", "-f", "-c", "python $argv[2-]:q"]),
+    ],
+)
+def test_each_shell_is_asked_in_its_own_language(words: list[str], asked: list[str]) -> None:
+    assert list(of_shell(words, named=False)[0].by) == asked

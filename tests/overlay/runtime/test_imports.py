@@ -7,12 +7,15 @@ import importlib.util
 import sys
 import threading
 import types
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from fake_upstream import Engines, Upstream, failing, past_the_hook, triple
 
 from overlay.errors import OverlayError, PatchError
+from overlay.runtime.engine import Engine
 
 BAD = "def scale(value, factor=2):\n    return value + factor\n"
 
@@ -128,6 +131,31 @@ def test_a_module_that_comes_past_the_hook_is_caught_up_with(
     assert core.scale(1) == 200
     engine.status()
     assert capsys.readouterr().err.count("fakeup.core was imported past overlay") == 1
+
+
+@pytest.mark.parametrize("ask", [Engine.enable, Engine.status])
+def test_a_hook_that_somebody_took_off_the_path_is_put_back(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Engine], object]
+) -> None:
+    before = [*sys.meta_path]
+    engine = enabled(upstream.patch())
+    monkeypatch.setattr(sys, "meta_path", before)
+    ask(engine)
+    assert upstream.load().scale(1) == 200
+
+
+def test_annotations_mean_what_they_mean_upstream(upstream: Upstream, enabled: Engines) -> None:
+    """The replacement lies in another module, where their names mean nothing."""
+    upstream.write(
+        core="from __future__ import annotations\nfrom decimal import Decimal\n"
+        "def scale(value: Decimal | None, factor: Unknown = 2) -> list[Decimal]:\n    return value * factor\n"
+    )
+    enabled(upstream.patch())
+    core = upstream.load()
+    assert core.scale(1) == 200
+    assert core.scale.__annotations__ == {
+        "value": Decimal | None, "factor": "Unknown", "return": list[Decimal],
+    }  # fmt: skip
 
 
 def test_a_finder_that_asks_everybody_without_a_guard(upstream: Upstream, enabled: Engines) -> None:

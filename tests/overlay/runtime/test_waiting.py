@@ -96,6 +96,27 @@ def test_a_finder_that_comes_first_does_not_keep_it_out(
     assert "past overlay" not in capsys.readouterr().err
 
 
+def test_a_package_that_is_kept_out_was_not_imported_past_overlay(
+    armed: Armed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, PACKAGE, None)
+    armed.engine._at_exit()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("entry", ["lib", "core"])
+def test_a_folder_that_is_gone_fails_no_import(
+    armed: Armed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    core()  # from now on, what is called like one of its modules is looked at
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.syspath_prepend(entry)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("no_such_module")
+
+
 def test_an_upstream_that_a_finder_in_front_imports_is_patched_late_and_named(
     armed: Armed, in_front: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -457,6 +478,27 @@ def test_what_enable_is_given_holds_when_the_upstream_is_imported(armed: Armed, 
     assert importlib.import_module("fakeup.user").use(1) == 200
     assert [patch.patch for patch in armed.engine.status().patches] == ["fakeup.scale"]
     assert armed.engine.strict
+
+
+def test_a_program_that_empties_its_environment_changes_nothing(
+    armed: Armed, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = upstream.patch({"fakeup.user:use": lambda original, _: lambda value: 7}, name="fakeup.user")
+    armed.patches.append(other)
+    armed.engine.disable()
+    monkeypatch.setenv("OVERLAY_PATCHES", "fakeup.scale")
+    monkeypatch.setenv("OVERLAY_STRICT", "1")
+    armed.engine.arm(at_start=True)
+    monkeypatch.delenv("OVERLAY_PATCHES")
+    monkeypatch.delenv("OVERLAY_STRICT")
+    core()
+    status = armed.engine.status()
+    assert (status.selection, status.strict) == (("fakeup.scale",), True)
+    armed.engine.disable()
+    forget()
+    armed.engine.arm(at_start=True)
+    monkeypatch.setenv("OVERLAY_PATCHES", "none")  # until an upstream is imported, a program may choose
+    assert armed.engine.status().selection == ()
 
 
 @pytest.mark.parametrize(
