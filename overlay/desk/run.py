@@ -237,9 +237,9 @@ def _of_ranks(environ: dict[str, str]) -> str:
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with a command that starts some Python, and does not say which."""
     path = environ.get("PATH")
-    (behind, env), shell = behind_starters(command, path), shell_of(command, path)
-    if shell:
-        return _of_script(behind, env, shell, environ)
+    if shell := shell_of(command, path):
+        return _of_script(command, shell, environ)
+    behind = behind_starters(command, path)[0]
     program = (behind or command)[0]
     if any(os.path.basename(word) == "overlay" and after == "run" for word, after in pairwise(command)):
         return f"{program} may not hand on what `overlay run` sets. {_TWICE}"
@@ -257,11 +257,9 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
     return f"overlay cannot tell which Python {program} starts. {way_out}"
 
 
-def _of_script(
-    command: Sequence[str], env: Sequence[str], shell: Sequence[str], environ: dict[str, str]
-) -> str:
+def _of_script(words: Sequence[str], shell: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with a script of a shell by the Pythons on its PATH. It is not read."""
-    path = next((word.removeprefix("PATH=") for word in env if word.startswith("PATH=")), environ.get("PATH"))
+    command, env, path = behind_starters(words, environ.get("PATH"))
     launchers = [(which(word, path=path) or "", interpreter_of([word], path)) for word in LAUNCHERS]
     found = [(one.path, one) for one in of_shell(shell, named=command[0] != shell[0])]
     asked: dict[Interpreter, tuple[int, str, Reply | None]] = {}

@@ -59,8 +59,8 @@ class Interpreter(Record):
 
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
     """Return the Python that a command runs in, by a PATH, `None` if that cannot be told."""
-    words, env = behind_starters(words, path)
-    command, more = behind_starters(() if starts_elsewhere(words) else _runner(words, path), path)
+    words, env, path = behind_starters(words, path)
+    command, more, path = behind_starters(() if starts_elsewhere(words) else _runner(words, path), path)
     env += more
     program = which(command[0], path=path) if command and is_python(command[0]) else None
     if program is None:
@@ -100,7 +100,7 @@ def starts_elsewhere(words: Sequence[str]) -> bool:
 
 def shell_of(words: Sequence[str], path: str | None = None) -> Sequence[str]:
     """Return the command of the shell that a command runs in, by a PATH, nothing if that is none."""
-    words, _ = behind_starters(words, path)
+    words, _, path = behind_starters(words, path)
     command = () if starts_elsewhere(words) else _runner(words, path)
     return command if command and os.path.basename(command[0]) in _SHELLS else ()
 
@@ -115,24 +115,27 @@ def _runner(words: Sequence[str], path: str | None) -> Sequence[str]:
 
 def missing(words: Sequence[str], path: str | None = None) -> str:
     """Return the program that the first line of a script names, if it is not there."""
-    command = _runner(behind_starters(words, path)[0], path)
+    behind, _, path = behind_starters(words, path)
+    command = _runner(behind, path)
     return command[0] if command and not which(command[0], path=path) else ""
 
 
-def behind_starters(words: Sequence[str], path: str | None) -> tuple[Sequence[str], tuple[str, ...]]:
+def behind_starters(
+    words: Sequence[str], path: str | None
+) -> tuple[Sequence[str], tuple[str, ...], str | None]:
     """Return the command behind all programs that start another, nothing if it cannot be found.
 
-    With it come the words of `env` among them, which may take variables away.
+    With it come the words of `env` among them, which may take variables away, and the PATH that it has.
     """
     env: tuple[str, ...] = ()
     while words and os.path.basename(words[0]) in STARTERS and which(words[0], path=path):
-        rest = range(1, len(words))
-        found = (at for at in rest if words[at] not in _NO_PROGRAMS and which(words[at], path=path))
-        command = words[next(found, len(words)) :]
-        if os.path.basename(words[0]) == "env":
-            env += tuple(words[: len(words) - len(command)])
-        words = command
-    return words, env
+        sets, at = os.path.basename(words[0]) == "env", 1
+        while at < len(words) and (words[at] in _NO_PROGRAMS or not which(words[at], path=path)):
+            path = words[at].removeprefix("PATH=") if sets and words[at].startswith("PATH=") else path
+            at += 1
+        env += tuple(words[:at]) if sets else ()
+        words = words[at:]
+    return words, env, path
 
 
 def is_python(program: str) -> bool:

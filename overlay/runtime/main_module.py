@@ -55,15 +55,18 @@ def _parts(code: CodeType) -> list[CodeType]:
 
 def _after_definitions(body: list[ast.stmt]) -> int:
     """Return the index of the block for `__main__`, or else of what follows the last definition."""
-    last = len(body)
+    definitions, blocks = list[int](), list[int]()
     for index, statement in enumerate(body):
         if isinstance(statement, (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef)):
-            last = index + 1
+            definitions.append(index)
             continue
         inside = [getattr(node, "id", getattr(node, "value", None)) for node in ast.walk(statement)]
         if "__name__" in inside and "__main__" in inside:
-            return index
-    return last
+            blocks.append(index)
+    first, last = (definitions[0], definitions[-1] + 1) if definitions else (-1, len(body))
+    # One may stand before all definitions, and one, with what it runs, before others.
+    behind = [index for index in blocks if index >= last] or [index for index in blocks if index > first]
+    return behind[0] if behind else last
 
 
 def _prologue(body: list[ast.stmt]) -> int:

@@ -295,13 +295,16 @@ def test_a_launcher_of_this_machine_hands_on_the_path(worksite: Venv, other: Ven
     assert "is a different Python, without" in refused(worksite, *words, str(other.python), *RAN, **path)
 
 
-def test_env_finds_the_python_by_the_path_that_it_sets(worksite: Venv, other: Venv) -> None:
+def test_env_finds_what_it_starts_by_the_path_that_it_sets(worksite: Venv, other: Venv) -> None:
+    for venv in (worksite, other):
+        program(venv.folder / "bin/torchrun", f"#!{venv.python}\nprint('ran')\n")
     for first, second in ((worksite, other), (other, worksite)):
-        words = ["env", f"PATH={second.on_path()['PATH']}", "python", *RAN]
-        done = overlay_run(worksite, "--strict", *words, PATH=first.on_path()["PATH"])
-        assert (done.stdout == "ran\n") == (second is worksite), done.stderr
-        if second is other:
-            assert f"{other.folder}/bin/python is a different Python, without overlay" in done.stderr
+        for command in (["python", *RAN], ["torchrun", "x.py"], ["nice", "torchrun", "x.py"]):
+            words = ["env", f"PATH={second.on_path()['PATH']}", *command]
+            done = overlay_run(worksite, "--strict", *words, PATH=first.on_path()["PATH"])
+            assert (done.stdout == "ran\n") == (second is worksite), done.stderr
+            if second is other:
+                assert f"{other.folder}/bin/python is a different Python, without overlay" in done.stderr
 
 
 def test_a_word_that_starts_nothing_is_not_asked(worksite: Venv, other: Venv) -> None:

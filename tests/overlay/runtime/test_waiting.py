@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -313,6 +314,17 @@ def test_a_file_that_is_run_wakes_it(
     runpy.run_path(str(upstream.root / "fakeup/train.py"), run_name="__main__")
     assert capsys.readouterr().out == "100\n"
     assert armed.loads == 1
+
+
+@pytest.mark.parametrize(
+    ("kinds", "before"),
+    [("ddb", 2), ("bdb", 2), ("bd", 2), ("dbdb", 3), ("dbd", 1), ("dx", 1), ("xbx", 1), ("xx", 2), ("bdx", 2)],
+)
+def test_a_module_that_is_run_is_reported_when_it_is_defined(kinds: str, before: int) -> None:
+    """`d`: a definition, `b`: a block for `__main__`, `x`: something else."""
+    texts = {"d": "def f(): pass", "b": "if __name__ == '__main__': pass", "x": "x = 1"}
+    body = ast.parse("\n".join(texts[kind] for kind in kinds)).body
+    assert main_module._after_definitions(body) == before
 
 
 def test_of_a_module_that_is_run_python_warns_alone() -> None:
