@@ -18,7 +18,7 @@ STARTERS = (
     "stdbuf", "strace", "taskset", "time", "timeout", "unshare", "xargs",
 )  # fmt: skip
 #: Words before that command which are also names of programs.
-_NO_PROGRAMS = ("false", "kill", "profile", "record", "stat", "test", "true")
+_NO_PROGRAMS = ("false", "file", "idle", "kill", "node", "profile", "record", "stat", "test", "true")
 #: Programs of Python that start a job's processes, by default in their own Python.
 LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
 #: The option of a launcher that starts any program, which may be shortened.
@@ -210,10 +210,16 @@ def _first_line(program: str) -> list[str]:
         if beside := _BESIDE.match(second):
             return [os.path.join(os.path.dirname(os.path.realpath(program)), beside[1])]
         with suppress(ValueError):
-            words = shlex.split(second.removeprefix("'''exec' "))[:1]
+            words = shlex.split(second.removeprefix("'''exec' "), comments=True)[:1]
     if words and os.path.basename(words[0]) == "env":
-        words = words[2 if words[1:2] == ["-S"] else 1 :]  # any other -S is Python's own
-        words = ["env", *words] if "=" in "".join(words[:1]) else words  # which decide what it gets
+        words = words[1:]
+        # The kernel makes one word of what follows. Any other -S is Python's own.
+        if split := re.match(r"-([a-zA-Z]*?)S\s*(.*)", " ".join(words)):
+            with suppress(ValueError):
+                options = [f"-{split[1]}"] if split[1] else []
+                words = [*options, *shlex.split(os.path.expandvars(split[2]))]
+        decides = "=" in "".join(words[:1]) or "".join(words[:1]).startswith("-")  # what it gets
+        words = ["env", *words] if decides else words
     return words
 
 

@@ -433,7 +433,8 @@ class Engine:
         from overlay.records.lock import make_lock, static_part
 
         patches = [self.known()[name] for name in selection]
-        return make_lock(static_part(patches, registry.wanted_packs()), verdicts, _tree())
+        packs = registry.wanted_packs({**os.environ, **self.settled})
+        return make_lock(static_part(patches, packs), verdicts, _tree())
 
     @property
     def enabled(self) -> bool:

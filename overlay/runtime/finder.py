@@ -217,7 +217,7 @@ class FirstFinder(WatchingFinder):
         """Find a watched module that is run as a script (a path hook)."""
         if _lies_in(path, self.packages):
             without_import_lock(self.wake)
-        if self._may_be(path):
+        if self._may_be(path) and not path.endswith(".pyc"):  # there is nothing to insert a call into
             without_import_lock(_load_main_module)
             from overlay.runtime.main_module import Script, name_of
 

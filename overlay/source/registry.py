@@ -278,9 +278,9 @@ class Pack(Record):
     version: str
 
 
-def wanted_packs() -> list[Pack]:
+def wanted_packs(environ: settings.Environ = os.environ) -> list[Pack]:
     """Return the packs that `OVERLAY_PACKS` names. Raises `SelectionError` if one is missing or ambiguous."""
-    wanted = settings.packs()
+    wanted = settings.packs(environ)
     if not wanted:
         return []  # and `importlib.metadata`, which is slow, is not imported
     from importlib.metadata import entry_points

@@ -192,17 +192,21 @@ UNREACHABLE = {
     "a profiler of scripts": ["-m", "cProfile", "{}"],
     "code of one's own": ["-c", OWN, "{}"],
     "run_module": ["-c", "import runpy; runpy.run_module('fakeup.train', None, '__main__')"],
+    "compiled": ["{}c"],
 }
 
 
 @pytest.mark.parametrize("form", UNREACHABLE)
 def test_what_cannot_be_patched_is_loud_and_an_error_in_strict_mode(site: Venv, form: str) -> None:
     command = words(site, UNREACHABLE[form])
+    if form == "compiled":
+        site.run("-m", "compileall", "-b", script(site))
     done = site.run(*command, **ENVIRON)
     assert "NOT applied trains/fakeup.train" in done.stderr, done.stderr
     assert "fakeup.train" in done.stderr
     assert "run_module" not in form or "without alter_sys=True" in done.stderr
     strict = site.run(*command, **STRICT)
+    Path(f"{script(site)}c").unlink(missing_ok=True)
     assert '"fit": 2' not in strict.stdout, strict.stdout
     assert "strict mode" in strict.stdout + strict.stderr
 

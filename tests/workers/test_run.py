@@ -90,13 +90,20 @@ def test_a_drop_alone_and_every_separator(worksite: Venv) -> None:
     assert "ids, globs, all, none, and -ID to drop one, separated by commas or spaces" in said
 
 
-def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> None:
+def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv, tmp_path: Path) -> None:
     script = program(other.folder / "bin/trainer", f"#!{other.python}\nprint('ran')\n")
     text = f"#!/bin/sh\n'''exec' \"{other.python}\" \"$0\" \"$@\"\n' '''\nprint('ran')\n"
     long = program(other.folder / "bin/long", text)
+    text = f"#!/bin/sh\n'''exec' \"{other.python}\" \"$0\" \"$@\" #'''\nprint('ran')\n"  # as conda writes it
+    conda = program(other.folder / "bin/conda-long", text)
     python = str(other.python)
-    for words in ([python, *RAN], ["env", "A=1", python, *RAN], ["nohup", python, *RAN], [script], [long]):
-        said = refused(worksite, *words)
+    program(tmp_path / "idle", "#!/bin/sh\n")  # Python comes with a program of that name
+    path = {"PATH": f"{tmp_path}:{worksite.on_path()['PATH']}"}
+    for words in (
+        [python, *RAN], ["env", "A=1", python, *RAN], ["nohup", python, *RAN], [script], [long], [conda],
+        ["ionice", "-c", "idle", python, *RAN],
+    ):  # fmt: skip
+        said = refused(worksite, "--strict", *words, **path)
         assert f"{python} is a different Python, without overlay: install overlay there" in said, words
         assert f"have the job start {worksite.python}," in said
 
@@ -141,9 +148,13 @@ def test_an_interpreter_that_reads_no_start_up_files_is_refused(worksite: Venv) 
 def test_what_env_is_told_in_a_first_line_counts(worksite: Venv, other: Venv, tmp_path: Path) -> None:
     words = program(tmp_path / "x", "#!/usr/bin/env -S OVERLAY=0 python\n")
     assert "env OVERLAY=0 python does not get the variables OVERLAY" in refused(worksite, "--strict", words)
+    for first in ("-S -i {}", "-S -u OVERLAY {}", "-S-i {}", "-iS {}", "-S -i ${{TOLD}}"):
+        program(tmp_path / "x", f"#!/usr/bin/env {first.format(worksite.python)}\n")
+        said = refused(worksite, "--strict", words, TOLD=str(worksite.python))
+        assert "python does not get the variables OVERLAY" in said
     program(tmp_path / "x", f"#!/usr/bin/env -S PATH={other.on_path()['PATH']} python\n")
     assert f"{other.folder}/bin/python is a different Python" in refused(worksite, "--strict", words)
-    program(tmp_path / "x", "#!/usr/bin/env -S A=1 python -u\nprint('ran')\n")
+    program(tmp_path / "x", "#!/usr/bin/env -S A='1 2' python -u\nprint('ran')\n")
     assert overlay_run(worksite, "--strict", words).stdout == "ran\n"
 
 
@@ -295,13 +306,19 @@ def test_a_launcher_of_this_machine_hands_on_the_path(worksite: Venv, other: Ven
     assert "is a different Python, without" in refused(worksite, *words, str(other.python), *RAN, **path)
 
 
-def test_env_finds_what_it_starts_by_the_path_that_it_sets(worksite: Venv, other: Venv) -> None:
+def test_env_finds_what_it_starts_by_the_path_that_it_sets(
+    worksite: Venv, other: Venv, tmp_path: Path
+) -> None:
+    paths = {}
     for venv in (worksite, other):
-        program(venv.folder / "bin/torchrun", f"#!{venv.python}\nprint('ran')\n")
+        folder = tmp_path / venv.folder.parent.name
+        folder.mkdir()
+        program(folder / "torchrun", f"#!{venv.python}\nprint('ran')\n")
+        paths[venv] = f"{folder}:{venv.on_path()['PATH']}"
     for first, second in ((worksite, other), (other, worksite)):
         for command in (["python", *RAN], ["torchrun", "x.py"], ["nice", "torchrun", "x.py"]):
-            words = ["env", f"PATH={second.on_path()['PATH']}", *command]
-            done = overlay_run(worksite, "--strict", *words, PATH=first.on_path()["PATH"])
+            words = ["env", f"PATH={paths[second]}", *command]
+            done = overlay_run(worksite, "--strict", *words, PATH=paths[first])
             assert (done.stdout == "ran\n") == (second is worksite), done.stderr
             if second is other:
                 assert f"{other.folder}/bin/python is a different Python, without overlay" in done.stderr
