@@ -237,7 +237,8 @@ def examine(engine: Engine) -> Checkup:
         projects = engine.installed()
     own = [_startup_file(), _variable(), _settings(engine)]
     own.append(_pin(engine) if own[-1].answer == YES else _check("pin", NONE, "not compared"))
-    checks = (*own, *_pythons(), _upstreams(engine, projects))
+    settled = all(check.answer != NO for check in own)
+    checks = (*own, *_pythons(settled=settled), _upstreams(engine, projects))
     todo = dict.fromkeys(check.todo for check in checks if check.todo)
     armed = all(check.answer != NO for check in checks)
     plan = ("overlay plan # what is decided, patch by patch",) * armed
@@ -300,15 +301,18 @@ def _pin(engine: Engine) -> Check:
     return _check("pin", YES, wanted)
 
 
-def _pythons() -> list[Check]:
-    """Ask the Pythons that `python`, `python3` and launchers start: they need not be this one."""
+def _pythons(*, settled: bool) -> list[Check]:
+    """Ask the Pythons that `python`, `python3` and launchers start: they need not be this one.
+
+    `settled`: whether the settings here are right, as far as this process can tell.
+    """
     checks: dict[str, Check] = {}
     own = [(os.path.basename(one.path), one) for one in on_path()]
     launchers = [(name, interpreter_of([name])) for name in LAUNCHERS]
     for name, interpreter in [*own, *((name, one) for name, one in launchers if one)]:
         try:
             answer = ask(interpreter, armed_environment())
-            if answer.other and answer.enabled:  # another overlay: the settings here may not suit it
+            if answer.enabled and (answer.other or settled):  # the settings may not suit it, or its start
                 answer = ask(interpreter, {**os.environ, "OVERLAY": "1"})
         except OSError as error:
             checks[name] = _check(name, NO, str(error), f"repair {interpreter.path}")

@@ -11,6 +11,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
 #: Whether it has run: in a venv, Python reads start-up files twice.
 started = False
 
@@ -24,6 +28,16 @@ _refusal = ""
 _NO = ("", "0", "false", "no", "off")
 
 
+class _Last:
+    """A finder that enables overlay when all start-up files have run: they may lead to its packs."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Find nothing. `site` imports this module at its end, whether there is one or not."""
+        if name == "sitecustomize":
+            sys.meta_path.remove(self)
+            _enable()
+
+
 def start() -> None:
     """Enable overlay if the environment asks for it.
 
@@ -34,6 +48,16 @@ def start() -> None:
     if started or _says_no("OVERLAY"):
         return
     started = True
+    frame: FrameType | None = sys._getframe() if os.environ.get("OVERLAY_PACKS") else None  # noqa: SLF001
+    while frame is not None and frame.f_globals.get("__name__") != "site":
+        frame = frame.f_back
+    if frame is not None:
+        sys.meta_path.insert(0, _Last())
+    else:
+        _enable()
+
+
+def _enable() -> None:
     known: tuple[type[Exception], ...] = ()
     try:
         from overlay.errors import OverlayError

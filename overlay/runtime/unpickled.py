@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from overlay.ledger import PatchStatus, Status
 
-#: States of a patch that is whole here, or will be when its modules are imported.
-_WHOLE = ("waiting", "applied")
 #: What has arrived: label and site of each replacement, in order, once.
 _arrived: dict[tuple[str, str], None] = {}
 #: Returns the state of this process. The engine sets it; `None` as long as there is no engine.
@@ -50,9 +48,8 @@ def arrive(label: str, site: str) -> Mark:
     known = (label, site) in _arrived
     _arrived[label, site] = None
     status = None if tell is None else tell()
-    here = status.patches if status is not None and status.enabled else ()
-    state = _states(here).get(label, "not selected or not enabled")
-    if state not in _WHOLE:
+    state = _lack(status.patches if status is not None and status.enabled else (), label)
+    if state:
         text = f"half-patched: {site} of {label} {CAME}, and here that patch is {state}"
         if not known:
             log.warning(text)
@@ -63,9 +60,13 @@ def arrive(label: str, site: str) -> Mark:
 
 def half_patched(patches: Iterable[PatchStatus]) -> tuple[str, ...]:
     """Name each replacement that arrived and whose patch is not in force here now: `site of label`."""
-    states = _states(patches)
-    return tuple(f"{site} of {label}" for label, site in _arrived if states.get(label) not in _WHOLE)
+    patches = tuple(patches)
+    return tuple(f"{site} of {label}" for label, site in _arrived if _lack(patches, label))
 
 
-def _states(patches: Iterable[PatchStatus]) -> dict[str, str]:
-    return {patch.patch: patch.state for patch in patches}
+def _lack(patches: Iterable[PatchStatus], label: str) -> str:
+    """Return the state of a patch that is not whole here, nor will be; empty if it is."""
+    for patch in patches:
+        if patch.patch == label:
+            return "" if patch.state == "waiting" or patch.in_force else patch.state
+    return "not selected or not enabled"

@@ -54,6 +54,18 @@ def test_a_process_that_is_patched_is_whole(worksite: Venv, sent: Path) -> None:
     assert "half-patched" not in done.stderr
 
 
+def test_a_wrapper_around_a_patched_function_leaves_it_whole(worksite: Venv, sent: Path) -> None:
+    """It calls the replacement, so the patch is in force."""
+    wrap = (
+        "import fakeup.core as core, functools; plain = core.scale; "
+        "core.scale = functools.wraps(plain)(lambda *given: plain(*given))"
+    )
+    code = f"{wrap}\n{RECEIVE.format(before='')}"
+    done = worksite.run("-c", code, str(sent), **ARMED, OVERLAY_STRICT="1")
+    assert done.stdout.splitlines() == ["201"], done.stderr
+    assert "half-patched" not in done.stderr
+
+
 def test_a_process_that_becomes_patched_is_whole_then(worksite: Venv, sent: Path) -> None:
     code = RECEIVE.format(before="overlay.enable()")
     done = worksite.run("-c", code, str(sent), **{**ARMED, "OVERLAY": "0"})

@@ -97,6 +97,21 @@ def test_a_setting_that_cannot_be_understood_is_one_line(
         assert stopped.stderr.startswith("overlay: this process is stopped: ")
 
 
+def test_a_pack_that_a_later_start_up_file_leads_to_is_found(worksite: Venv, tmp_path: Path) -> None:
+    """As those of editable installations do."""
+    moved = (worksite.site / "acme_overlay").rename(tmp_path / "acme_overlay")
+    later = worksite.site / "zz-acme.pth"
+    later.write_text(f"{tmp_path}\n")
+    try:
+        done = worksite.run("-c", PROBE, **ARMED, OVERLAY_STRICT="1")
+        assert done.stdout.split()[-1] == PATCHED, done.stderr
+        later.unlink()
+        done = worksite.run("-c", PROBE, **ARMED, OVERLAY_STRICT="1")
+        assert (done.returncode, done.stdout) == (1, "")
+    finally:
+        moved.rename(worksite.site / "acme_overlay")
+
+
 BROKEN: dict[str, dict[str, str]] = {
     "gone": {},
     "empty folder": {"overlay/__pycache__/x": ""},
