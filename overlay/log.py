@@ -91,4 +91,7 @@ def _write(level: str, message: str) -> None:
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
     logger.disabled = False  # `logging.config` disables every logger that it was not told of
-    logger.log(_ORDER[level], "overlay: %s", message)
+    # Not by `log`, which says nothing where an application has called `logging.disable`.
+    if _ORDER[level] >= logger.getEffectiveLevel():
+        said = logger.makeRecord("overlay", _ORDER[level], __file__, 0, "overlay: %s", (message,), None)
+        logger.handle(said)

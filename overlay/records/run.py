@@ -139,7 +139,10 @@ def _told() -> Status | None:
 def _start_watching() -> None:
     import threading
 
-    threading.Thread(target=_watch, name="overlay-ledger", daemon=True).start()
+    from overlay.model.signals import blocked
+
+    with blocked():
+        threading.Thread(target=_watch, name="overlay-ledger", daemon=True).start()
 
 
 def _watch() -> None:

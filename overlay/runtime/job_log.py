@@ -84,7 +84,12 @@ class JobLog:
             if not _is_single_threaded():  # from Python 3.12 on, a fork warns of more than one thread
                 from contextlib import suppress
 
-                with suppress(RuntimeError):  # no more threads, or the interpreter is ending: it is said then
+                from overlay.model.signals import blocked
+
+                with (
+                    suppress(RuntimeError),
+                    blocked(),
+                ):  # no more threads, or the interpreter is ending: it is said then
                     _thread.start_new_thread(self._after_a_while, ())
         except Exception as error:  # noqa: BLE001 -- a line in a log must not fail an import
             log.warning(f"the configuration of this job cannot be logged: {type(error).__name__}: {error}")

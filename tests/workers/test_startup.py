@@ -97,6 +97,16 @@ def test_a_setting_that_cannot_be_understood_is_one_line(
         assert stopped.stderr.startswith("overlay: this process is stopped: ")
 
 
+def test_a_signal_that_a_job_waits_for_is_left_to_it(worksite: Venv, tmp_path: Path) -> None:
+    """A thread of ours that has not blocked it would get it, and end the job."""
+    code = (
+        f"import os, signal as s; {PROBE}; s.pthread_sigmask(s.SIG_BLOCK, [s.SIGUSR1]); "
+        "os.kill(os.getpid(), s.SIGUSR1); print(int(s.sigwait([s.SIGUSR1])))"
+    )
+    done = worksite.run("-c", code, **ARMED, OVERLAY_LEDGER_DIR=str(tmp_path))
+    assert done.stdout.split() == [PATCHED, "10"], (done.returncode, done.stderr)
+
+
 def test_a_pack_that_a_later_start_up_file_leads_to_is_found(worksite: Venv, tmp_path: Path) -> None:
     """As those of editable installations do."""
     moved = (worksite.site / "acme_overlay").rename(tmp_path / "acme_overlay")

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -68,18 +69,23 @@ def test_stubs_in_sys_modules(upstream: Upstream, enabled: Engines, kind: str) -
     assert status.reason
 
 
+@pytest.mark.parametrize(
+    "configure",
+    [lambda: logging.config.dictConfig({"version": 1}), lambda: logging.disable(logging.CRITICAL)],
+)
 def test_the_warning_survives_a_configuration_of_logging(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str], configure: Callable[[], None]
 ) -> None:
     first = engines(upstream.patch())
     first.enable()
     upstream.load()
     first.disable()
-    logging.config.dictConfig({"version": 1})
+    configure()
     capsys.readouterr()
     second = engines(upstream.patch({"fakeup.user:use": lambda original, module: None}))
     second.enable()
     upstream.load("fakeup.user")
+    logging.disable(logging.NOTSET)
     assert "overlay: NOT applied" in capsys.readouterr().err
 
 
