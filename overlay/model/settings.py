@@ -61,7 +61,8 @@ def select(
     the first one drops patches, it drops them from `all`. `companions` come along with any selection, unless
     a term drops them. `opt_in` are selected by their ids, neither by `all` nor by a glob.
 
-    Raises `SelectionError` for a term that is no string, or that matches no patch: it names the nearest ids.
+    Raises `SelectionError` for a term that is no string, that matches no patch (it names the nearest ids), or
+    that selects what was dropped again without naming it.
     """
     ids = sorted(known)
     by_id = set(opt_in)
@@ -86,6 +87,10 @@ def select(
                     f"{source}: {term!r} matches only opt-in patches; select them by id: {named}"
                 )
             matched -= by_id
+        if not drop and term not in ids and (again := sorted(matched & dropped)):
+            raise SelectionError(
+                f"{source}: {term!r} selects {again[0]} again: put what is dropped behind it"
+            )
         chosen = chosen - matched if drop else chosen | matched
         dropped = dropped | matched if drop else dropped - matched
     return tuple(sorted(chosen | (set(companions) - dropped if chosen else set())))

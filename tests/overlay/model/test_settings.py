@@ -44,6 +44,7 @@ def test_selection(text: str, expected: list[str]) -> None:
         ("nonsense", "`overlay list` names all 4"),
         ("verl.x*", "'verl.x*' names no patch"),
         ("acme/verl.*", "to load the pack acme, set OVERLAY_PACKS"),
+        ("-verl.sft-balance,all", "'all' selects verl.sft-balance again: put what is dropped behind it"),
         ("none,verl.*", "'none' does not go with other terms"),
         ("-", "names no patch"),
         *[(text, "OVERLAY_PATCHES is empty") for text in (",", " ", " ,, ", "\n")],
