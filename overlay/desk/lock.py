@@ -62,7 +62,7 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
     show(arguments, data, lambda: "\n".join(text))
     differs = bool(lines) and not written
     if differs and not arguments.check:
-        say(f"{arguments.file} exists, so nothing was written: `overlay lock --update` overwrites it")
+        say(f"{arguments.file} exists, so nothing was written: --update overwrites it")
     asked = set(loud).difference(engine.chosen(arguments.patches).companions)
     return EXIT_LOUD if differs or (asked and not arguments.check) else EXIT_OK
 
@@ -83,7 +83,7 @@ def _existing(arguments: argparse.Namespace) -> lockfile.Lock | None:
             ) from error
         if arguments.update:  # what is damaged is written over all the same
             return None
-        raise LockError(f"{error} (nothing was written: `overlay lock --update` overwrites it)") from error
+        raise LockError(f"{error} (nothing was written: --update overwrites it)") from error
 
 
 def _was_lock(path: str) -> bool:

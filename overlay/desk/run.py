@@ -52,8 +52,8 @@ _IN_SCRIPT = (
     "script without it; or set"
 )
 _ON_HOSTS = (
-    "What to do: DeepSpeed hands few variables on to other machines, so put OVERLAY=1 and OVERLAY_STRICT=1 "
-    "into ~/.deepspeed_env, and start it without `overlay run`"
+    "What to do: DeepSpeed hands few variables on to other machines, and reads ~/.deepspeed_env only for "
+    "those. Start it without `overlay run`, and set in that file and in the environment:"
 )
 _EPILOG = (
     "All words after COMMAND are passed to it; you may put -- before it. Exit codes: that of the "
@@ -222,9 +222,12 @@ def _of_first_line(word: str, answer: Reply | None) -> str:
 
 def _or_unchecked(way_out: str, environ: dict[str, str]) -> str:
     """Return a way out, with the settings by which the job is started without any check."""
+    return f"{way_out} {_settings_of(environ)} instead, if it hands them on, and nothing is checked"
+
+
+def _settings_of(environ: dict[str, str]) -> str:
     names = ("OVERLAY", "OVERLAY_PACKS", "OVERLAY_PATCHES", "OVERLAY_PIN", "OVERLAY_STRICT")
-    settled = " ".join(f"{name}={shlex.quote(environ[name])}" for name in names if environ.get(name))
-    return f"{way_out} {settled} instead, if it hands them on, and nothing is checked"
+    return " ".join(f"{name}={shlex.quote(environ[name])}" for name in names if environ.get(name))
 
 
 def _of_ranks(environ: dict[str, str]) -> str:
@@ -253,7 +256,7 @@ def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:
         program = f"`{program} -m {run_by_option(behind)}`"
     if not there:
         return ""
-    way_out = _ON_HOSTS if hosts else _or_unchecked(_WAY_OUT, environ)
+    way_out = f"{_ON_HOSTS} {_settings_of(environ)}" if hosts else _or_unchecked(_WAY_OUT, environ)
     return f"overlay cannot tell which Python {program} starts. {way_out}"
 
 

@@ -18,6 +18,7 @@ from overlay.launch.interpreter import LAUNCHERS, Interpreter, interpreter_of, o
 from overlay.model import settings
 from overlay.model.record import Record
 from overlay.model.text import counted
+from overlay.records.lock import writer
 from overlay.records.pin import Pin
 from overlay.runtime.engine import Engine
 from overlay.source.decide import Installed
@@ -297,7 +298,7 @@ def _pin(engine: Engine) -> Check:
         Pin(wanted, [engine.known()[name] for name in engine.chosen().ids])
     except OverlayError as error:
         todo = "give OVERLAY_PIN the lock that belongs here, or write it: "
-        return _check("pin", NO, str(error), f"{todo}`OVERLAY_PIN= overlay lock --update`")
+        return _check("pin", NO, str(error), todo + writer(wanted, "--update"))
     return _check("pin", YES, wanted)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from overlay._version import __version__
 from overlay.errors import LockError
+from overlay.model.settings import DIGEST_PREFIX
 from overlay.model.whole import write_whole
 from overlay.patch import Patch
 from overlay.source.decide import version_of
@@ -161,8 +162,7 @@ def read(path: str) -> Lock:
         with open(path, "rb") as file:
             text = file.read(_LARGEST + 1)
     except FileNotFoundError:
-        command = "overlay lock" if path == LOCK_FILE else f"overlay lock --file {path}"
-        raise LockError(f"there is no lock {path}: `{command}` writes one") from None
+        raise LockError(f"there is no lock {path}: {writer(path)} writes one") from None
     except (OSError, ValueError) as error:  # a name that no file can have
         raise LockError(f"the lock {path} cannot be read: {error}") from error
     if len(text) > _LARGEST:
@@ -186,8 +186,18 @@ def read(path: str) -> Lock:
     else:
         what = "" if plain else "is damaged: a value in it has the wrong type"
     if what:
-        raise LockError(f"{path} {what}; write it with `OVERLAY_PIN= overlay lock --update`")
+        raise LockError(f"{path} {what}; write it with {writer(path, '--update')}")
     return lock
+
+
+def writer(path: str, *options: str) -> str:
+    """Return the command that writes a lock of what is asked for here, whatever this process is pinned to."""
+    from shlex import join
+
+    words = [] if path == LOCK_FILE or path.startswith(DIGEST_PREFIX) else ["--file", path]
+    words += ["--patches", patches] if (patches := os.environ.get("OVERLAY_PATCHES")) else []
+    packs = [f"OVERLAY_PACKS={packs}"] if (packs := os.environ.get("OVERLAY_PACKS")) else []
+    return f"`OVERLAY_PIN= {join([*packs, 'overlay', 'lock', *words, *options])}`"
 
 
 def _is_plain(value: object) -> bool:

@@ -18,7 +18,6 @@ from overlay.source.registry import Pack, load_patches, wanted_packs
 from overlay.source.source import Tree
 from overlay.verdict import LOUD, Verdict
 
-_WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
 #: The most differences that are named, and the most patches in one line.
 _NAMED = 12
 
@@ -43,12 +42,12 @@ class Pin:
             if name in here or name.startswith("pack ") or name.endswith(locks.SELECTED)
         }
         found = locks.compare(early, here)
-        way_out = _WAY_OUT
+        way_out = ""
         if found and all(line.startswith(locks.HELD[2:]) for line in found):
             selection = locks.selection_of(self._lock, load_patches())
             way_out = (
                 f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run "
-                f"--pin` takes it by itself; {_WAY_OUT}"
+                "--pin` takes it by itself; "
             )
         if found:
             lines = [listed(line.split(", "), _NAMED) for line in found]
@@ -86,5 +85,6 @@ def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
         raise PinError(_told(wanted, found))
 
 
-def _told(name: str, found: list[str], way_out: str = _WAY_OUT) -> str:
+def _told(name: str, found: list[str], way_out: str = "") -> str:
+    way_out += f"to accept what is here: {locks.writer(name, '--update')}"
     return "\n  ".join([f"this process differs from {name}:", *found, f"({way_out})"])

@@ -201,7 +201,11 @@ def test_audit_says_that_pyyaml_is_missing(
         (["explain", "verl.dynamic-cp-los"], {}, "did you mean verl.dynamic-cp-loss"),
         (["list"], {"OVERLAY_PACKS": "A pack"}, "OVERLAY_PACKS: 'A' is not the name of a pack"),
         (["list"], {"OVERLAY_PACKS": "acme"}, "no pack 'acme' is installed"),
-        (["lock", "--check", "--file", "/nowhere"], {}, "no lock /nowhere: `overlay lock --file /nowhere`"),
+        (
+            ["lock", "--check", "--file", "/nowhere"],
+            {},
+            "no lock /nowhere: `OVERLAY_PIN= overlay lock --file /nowhere`",
+        ),
         (["lock", "--check", "--update"], {}, "not allowed with"),
         (["run"], {}, "there is no COMMAND"),
         (["run", "--patches"], {}, "expected one argument"),

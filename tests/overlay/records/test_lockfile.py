@@ -188,7 +188,9 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(LockError, match=r"cannot be read"):
             _lock.read(str(path))
     missing = str(tmp_path / "nothing")
-    with pytest.raises(LockError, match=f"no lock {missing}: `overlay lock --file {missing}` writes one"):
+    with pytest.raises(
+        LockError, match=f"no lock {missing}: `OVERLAY_PIN= overlay lock --file {missing}` writes one"
+    ):
         _lock.read(missing)
 
 
