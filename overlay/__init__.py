@@ -138,7 +138,7 @@ def effects() -> dict[str, dict[str, int | float]]:
     Patches that never were in place have none, and one that had nothing to do has 0 for `changed`. What each
     figure is, its unit, and how those of several processes become one, is in `status()`.
     """
-    found = {patch.patch: patch.effect for patch in status().patches}
+    found = {patch.patch: patch.effect for patch in _here().status(looks=False).patches}
     return {name: dict(effect.values) for name, effect in found.items() if effect is not None}
 
 

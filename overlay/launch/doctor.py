@@ -17,8 +17,9 @@ from overlay.errors import OverlayError
 from overlay.launch.interpreter import LAUNCHERS, Interpreter, interpreter_of, on_path
 from overlay.model import settings
 from overlay.model.record import Record
+from overlay.model.settings import DIGEST_PREFIX
 from overlay.model.text import counted
-from overlay.records.lock import writer
+from overlay.records.lock import read, selection_of, writer
 from overlay.records.pin import Pin
 from overlay.runtime.engine import Engine
 from overlay.source.decide import Installed
@@ -295,7 +296,10 @@ def _pin(engine: Engine) -> Check:
     if not wanted:
         return _check("pin", NONE, "none; `overlay lock` writes one")
     try:
-        Pin(wanted, [engine.known()[name] for name in engine.chosen().ids])
+        asked = None
+        if not (settings.armed() or os.environ.get("OVERLAY_PATCHES") or wanted.startswith(DIGEST_PREFIX)):
+            asked = selection_of(read(wanted), engine.known())  # as `overlay run` takes it
+        Pin(wanted, [engine.known()[name] for name in engine.chosen(asked).ids])
     except OverlayError as error:
         todo = "give OVERLAY_PIN the lock that belongs here, or write it: "
         return _check("pin", NO, str(error), todo + writer(wanted, "--update"))

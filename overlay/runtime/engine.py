@@ -455,14 +455,19 @@ class Engine:
         terms = ",".join(session.chosen.terms) or "all"
         return {"OVERLAY_PATCHES": terms, "OVERLAY_STRICT": "1" if session.strict else "0"}
 
-    def status(self) -> Status:
-        """Return the ledger. Modules that slipped past the import hook are caught up with first."""
+    def status(self, *, looks: bool = True) -> Status:
+        """Return the ledger. Modules that slipped past the import hook are caught up with first.
+
+        `looks`: whether it may take the time to look again who holds what.
+        """
         session = self._session
         if session is not None:
             try:
                 session.catch_up_late()
             except PatchError:
                 log.debug("what was refused stays refused: the ledger says so")
+            if looks:
+                session.look_again()
         return self._status(self._came_to())
 
     def last_words(self) -> Status:

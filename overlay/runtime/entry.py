@@ -19,6 +19,7 @@ from overlay.runtime.sites import (
     function_of,
     has_chain,
     holds,
+    look_again,
     run_as,
     take_out,
     upstreams,
@@ -110,6 +111,12 @@ class Entry:
         for status, _, lost in statuses:
             if lost:
                 log.warning(f"lost {self.patch.id}: {status.site} {lost}")
+
+    def look_again(self) -> None:
+        """Look whether originals are still held: somebody may have had them for a moment."""
+        if look_again(self.installed):
+            self.settle()
+            self.announce()
 
     def announce(self) -> None:
         """Log once that the patch is in place."""

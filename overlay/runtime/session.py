@@ -11,6 +11,7 @@ import _thread
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from time import sleep
 from types import ModuleType
 
 from overlay import log
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.
 PATIENCE = 10.0
+#: Seconds for which somebody may look at all objects, and hold originals.
+_MOMENT = 0.05
 #: Verdicts that leave a patch out without anybody missing it.
 _QUIET = ("not-installed", "not-needed")
 #: Why a module that runs as `__main__` is not patched: its runner compiles it, or keeps it off `sys.modules`.
@@ -137,6 +140,12 @@ class Session:
             for entry in self.entries.values():
                 entry.settle()
             return tuple(entry.status() for entry in self.entries.values())
+
+    def look_again(self) -> None:
+        """Look whether the originals that somebody held are still held. That takes a look at all objects."""
+        with self._lock:
+            for entry in self.entries.values():
+                entry.look_again()
 
     def missed(self) -> list[str]:
         """Return the watched modules that were imported past the hook and have not been handled."""
@@ -312,13 +321,19 @@ class Session:
             except BaseException:
                 entry.installed = [*before, *(site for site in sites if site.in_place)]
                 raise
-        self._settle(entry)
+        self._settle(entry, first=first)
 
-    def _settle(self, entry: Entry) -> None:
-        """Say what became of sites just put in place. A pin or strict mode leaves out what is incomplete."""
+    def _settle(self, entry: Entry, *, first: bool) -> None:
+        """Say what became of sites just put in place. A pin or strict mode leaves out what is incomplete.
+
+        `first`: their module was executed just now, and never before.
+        """
         before = entry.reason
         with self._lock:
             entry.settle()
+            if first and entry.state == "incomplete":
+                sleep(_MOMENT)
+                entry.look_again()
         if entry.state != "incomplete":
             entry.announce()
         elif entry.status().in_force:

@@ -422,6 +422,15 @@ def _rebind_aliases(sites: Sequence[InstalledSite]) -> None:
             site.stale = "from an earlier import of its module"
 
 
+def look_again(sites: Sequence[InstalledSite]) -> bool:
+    """Look whether somebody still holds originals that were held. Return whether any was."""
+    stale = [site for site in sites if site.stale and site.in_place and not site.past]
+    for site in stale:
+        site.stale = ""
+    _rebind_aliases(stale)
+    return bool(stale)
+
+
 def take_out(sites: Sequence[InstalledSite]) -> list[str]:
     """Put the originals back, the very objects, also in references that were taken since.
 

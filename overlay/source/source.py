@@ -46,6 +46,8 @@ class Tree:
         for one in given:
             if not importable(one):
                 raise SourceError(f"{one!r} is neither a folder nor an archive that Python can import from")
+        if site is not None and not given:
+            raise SourceError("no folder is given to look in")
         self.sites = None if site is None else list(map(os.path.abspath, given))
         #: What was given, as a plan names it.
         self.name = os.pathsep.join(given)

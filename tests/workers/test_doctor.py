@@ -109,8 +109,10 @@ def test_a_pin_that_does_not_hold_here(worksite: Venv, tmp_path: Path) -> None:
     found = checks(worksite.read_failing("doctor", **given, OVERLAY_PATCHES="megatron.recompute"))
     assert found["pin"]["answer"] == "yes"
     found = checks(worksite.read_failing("doctor", **given))
+    assert found["pin"]["answer"] == "yes"  # `overlay run` takes the selection from the lock
+    found = checks(worksite.read_failing("doctor", **given, OVERLAY_PATCHES="verl.*"))
     assert found["pin"]["answer"] == "no"
-    assert f"`OVERLAY_PIN= overlay lock --file {file} --update`" in found["pin"]["todo"]
+    assert f"`OVERLAY_PIN= overlay lock --file {file} --patches 'verl.*' --update`" in found["pin"]["todo"]
 
 
 def test_garbage_in_the_environment_is_no_traceback(worksite: Venv) -> None:

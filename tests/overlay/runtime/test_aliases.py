@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import gc
 import pickle
 import sys
@@ -17,6 +18,7 @@ import pytest
 from fake_upstream import Engines, Upstream, triple
 
 from overlay.errors import PatchError
+from overlay.runtime import session
 from overlay.runtime.search import Rebinding, rebind
 
 USER = """
@@ -64,6 +66,31 @@ def test_a_holder_that_cannot_be_changed_is_told_and_in_strict_mode_the_patch_ta
     with pytest.raises(PatchError, match=f"incomplete: {fault}"):
         engine.enable(strict=True)
     assert core.scale is held[0]
+
+
+def test_who_held_an_original_for_a_moment_leaves_the_patch_whole(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a monitor of memory does that looks at all objects."""
+    held: list[object] = []
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=f"{text}\nimport builtins\nbuiltins.held.append(scale)\n")
+    monkeypatch.setattr(builtins, "held", held, raising=False)
+    monkeypatch.setattr(session, "sleep", lambda _: held.clear())
+    monkeypatch.setattr(sys, "path_importer_cache", {})  # nobody has imported it before
+    engine = enabled(upstream.patch())
+    assert upstream.load().scale(1) == 200
+    assert (held, engine.status(looks=False).patches[0].state) == ([], "applied")
+
+
+def test_what_is_not_held_any_more_is_seen_by_the_next_status(upstream: Upstream, engines: Engines) -> None:
+    core = upstream.load()
+    held = [core.scale]
+    engine = engines(upstream.patch())
+    assert engine.enable().patches[0].state == "incomplete"
+    held.clear()
+    assert engine.status(looks=False).patches[0].state == "incomplete"
+    assert engine.status().patches[0].state == "applied"
 
 
 # -- the search itself, without an engine ------------------------------------------------------------

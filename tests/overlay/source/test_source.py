@@ -139,6 +139,8 @@ def test_a_site_that_nothing_can_be_imported_from_is_an_error(tmp_path: Path) ->
     sites: list[Any] = [tmp_path / "broken.whl", str(tmp_path / "gone"), "", "a\0b", b"a", 123, [3]]
     for right in ([tmp_path], {tmp_path: 0}, deque([str(tmp_path)])):
         assert Tree(right).sites == [str(tmp_path)]  # type: ignore[arg-type]
+    with pytest.raises(SourceError, match="no folder is given"):
+        Tree([])
     for wrong in (*sites, [tmp_path, "gone"]):
         with pytest.raises(SourceError, match="neither a folder nor an archive"):
             Tree(wrong)
