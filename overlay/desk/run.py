@@ -94,7 +94,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     """Become the command, in an environment in which start-up files arm every Python."""
     if not any(arguments.words[:1]):  # an empty word is what is left of a variable that is not set
         raise SelectionError("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
-    environ = dict(os.environ)
+    environ = {name: text for name, text in os.environ.items() if name}  # a name can be empty, but not for us
     try:
         if environ.get("OVERLAY") and not settings.armed():
             there = "; a job has what its cluster sets" * (os.path.basename(arguments.words[0]) == "ray")
