@@ -185,7 +185,7 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
             word = behind_starters(words, environ.get("PATH"))[0][0]
             say(f"the command was not started{why}: {reason}{_of_first_line(word, answer)}")
             return status
-    unsure = unsure or _of_ranks(environ)
+    unsure = unsure or _of_ranks(words, environ)
     if not unsure:
         return 0
     if not _held(environ):
@@ -230,9 +230,10 @@ def _settings_of(environ: dict[str, str]) -> str:
     return " ".join(f"{name}={shlex.quote(environ[name])}" for name in names if environ.get(name))
 
 
-def _of_ranks(environ: dict[str, str]) -> str:
+def _of_ranks(words: Sequence[str], environ: dict[str, str]) -> str:
     """Return what may go wrong with the Python that the environment names to torchrun."""
-    program = environ.get("PYTHON_EXEC")
+    env = [word.partition("=") for word in behind_starters(words, environ.get("PATH"))[1]]
+    program = {**environ, **{name: value for name, _, value in env}}.get("PYTHON_EXEC")
     _, reason, _ = _asked(Interpreter(path=program), environ) if program else (0, "", None)
     return f"PYTHON_EXEC names a Python that would run without patches: {reason}" if reason else ""
 

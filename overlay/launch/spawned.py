@@ -13,9 +13,11 @@ import os
 import sys
 
 from overlay import log
+from overlay.errors import OverlayError
 from overlay.launch.workers import NOT_ENABLED, Interception, variables
 from overlay.model import settings
 from overlay.model.text import counted
+from overlay.runtime.process import here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ class Spawned(Interception):
     def _arms(self, python: str) -> bool:
         """Return whether the next process can be armed, and may be.
 
-        Raises `WorkersError` in strict mode, and `LockError` if it could not read its lock.
+        Raises `WorkersError` in strict mode, and there or under a pin what is wrong with a setting.
         """
         said = os.environ.get("OVERLAY") or None
         if settings.says_no(said):
@@ -85,12 +87,16 @@ class Spawned(Interception):
                 self._said.add("no")
                 log.info(f"multiprocessing: spawned processes are not patched, because of OVERLAY={said}")
             return False
-        pin = settings.pin()
-        if pin and not pin.startswith(settings.DIGEST_PREFIX):
-            from overlay.records.lock import read
-
-            read(pin)  # a child that stops at its start is started again for ever, by a `Pool`
-        if reason := self._why_unarmed() or self._why_other(python):
+        reason = ""
+        try:
+            _check_settings()
+        except OverlayError as error:
+            if (
+                here().strict or settings.pin()
+            ):  # a child that stops at its start is started for ever, by a `Pool`
+                raise
+            reason = str(error)
+        if reason := reason or self._why_unarmed() or self._why_other(python):
             self._refuse(
                 f"{_UNPATCHED}: {NOT_ENABLED}, as {reason}",
                 "call overlay.enable() at the top of the script, above the block for `__main__`",
@@ -108,7 +114,7 @@ class Spawned(Interception):
         return self._others.get(python, "")
 
     def _refuse_running(self) -> None:
-        if settings.says_no(os.environ.get("OVERLAY", "")) and not _renewed_server():
+        if self._adds and not _renewed_server():  # one that runs may be armed in another way
             self._refuse(
                 f"{_UNPATCHED}: its fork server was started before overlay.enable() and cannot be replaced",
                 "call overlay.enable() before the first process is started",
@@ -133,6 +139,20 @@ class Spawned(Interception):
         if there and not _renewed_server():
             what = "its fork server cannot be replaced, and goes on making patched processes"
             log.warning(f"multiprocessing: {what}")
+
+
+def _check_settings() -> None:
+    """Raise `OverlayError` if a process with the settings of now could not be enabled."""
+    settings.check()
+    pin = settings.pin()
+    if pin and not pin.startswith(settings.DIGEST_PREFIX):
+        from overlay.records.lock import read
+
+        read(pin)
+    if settings.trust():
+        from overlay.source.registry import tables
+
+        tables()
 
 
 def _renewed_server() -> bool:

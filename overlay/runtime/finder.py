@@ -207,7 +207,7 @@ class FirstFinder(WatchingFinder):
             return "", False
         from overlay.runtime.main_module import running
 
-        return running(space, self._names, self._imported)
+        return running(space, _real(file), self._names, self._imported)
 
     def _may_be(self, path: str) -> bool:
         stem = os.path.splitext(os.path.basename(_real(path)))[0]

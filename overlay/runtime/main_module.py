@@ -120,18 +120,28 @@ def name_of(path: str, names: Iterable[str]) -> str:
     return next((name for name in names if stem.endswith(os.sep + name.replace(".", os.sep))), "")
 
 
-def running(space: dict[str, Any], names: Iterable[str], imported: Imported) -> tuple[str, bool]:
+def _module_frame(frame: FrameType | None, space: dict[str, Any]) -> FrameType | None:
+    """Return the frame behind another that runs a whole module in a namespace, `None` if there is none."""
+    while frame is not None and not (frame.f_globals is space and frame.f_code.co_name == "<module>"):
+        frame = frame.f_back
+    return frame
+
+
+def running(space: dict[str, Any], file: str, names: Iterable[str], imported: Imported) -> tuple[str, bool]:
     """Return which of some modules is run in a namespace, and whether its code never reports it.
 
-    The name is empty if it is none of them, or if its code is about to report it: to `imported`, from now on.
+    `file` is the path of that code, without links. The name is empty if it is none of them, or if its code is
+    about to report it: to `imported`, from now on.
     """
     name = getattr(space.get("__spec__"), "name", "")
     if name not in names:
-        name = name_of(os.path.realpath(space["__file__"]), names)
+        name = name_of(file, names)
     codes = [code for code, made in _made.items() if made[0] == name]
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 -- whose code runs
-    while frame is not None and not (frame.f_globals is space and frame.f_code.co_name == "<module>"):
-        frame = frame.f_back
+    frame = _module_frame(sys._getframe(), space)  # noqa: SLF001 -- whose code runs
+    if frame is None and space is not getattr(sys.modules.get("__main__"), "__dict__", None):
+        others = sys._current_frames().values()  # noqa: SLF001 -- of other threads
+        if not any(_module_frame(one, space) for one in others):
+            return "", False  # a function of another process, which was pickled by value
     if frame is not None:
         waiting = [code for code in codes if code == frame.f_code and _reported.get(code) != id(frame)]
     else:  # in another thread, or not at all any more

@@ -24,6 +24,8 @@ if __name__ == "__main__":
     methods = ["spawn", "forkserver"]
     if "early" in sys.argv:
         in_process("forkserver")
+    if "armed" in sys.argv:  # from now on, for what is started
+        os.environ["OVERLAY"] = "1"
     if "odd" in sys.argv:  # a fork server that this Python keeps in a way of its own
         methods.remove("forkserver")
         vars(multiprocessing.forkserver)["_forkserver"] = types.SimpleNamespace(_forkserver_pid=1)

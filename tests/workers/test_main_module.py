@@ -211,6 +211,17 @@ def test_what_cannot_be_patched_is_loud_and_an_error_in_strict_mode(site: Venv, 
     assert "strict mode" in strict.stdout + strict.stderr
 
 
+def test_a_function_of_a_script_that_came_pickled_runs_no_script(site: Venv) -> None:
+    """Ray brings it with globals of its own, which are those of `__main__` by name."""
+    function = "def ask():\\n import colorsys\\n import fakeup.train as t\\n return t.Trainer().fit(1)"
+    code = (
+        "import sys, fakeup.train; space = {'__name__': '__main__', '__file__': sys.argv[1]}; "
+        f"exec('{function}', space); print(space['ask']())"
+    )
+    done = site.run("-c", code, script(site), **STRICT)
+    assert done.stdout.split() == [str(PATCHED)], done.stderr
+
+
 #: A trainer that enables overlay by itself, and one that starts a process which runs it again.
 ENABLED = """
 if __name__ == "__main__":

@@ -339,9 +339,11 @@ def test_an_empty_command_is_told_so(worksite: Venv) -> None:
 
 
 def test_the_python_that_the_environment_names_to_torchrun_is_asked(worksite: Venv, other: Venv) -> None:
-    for words in (["python", *RAN], ["sh", "-c", "echo ran"]):
+    for words in (["python", *RAN], ["sh", "-c", "echo ran"], ["env", "PYTHON_EXEC={}", "python", *RAN]):
         for venv in (worksite, other):
-            done = overlay_run(worksite, "--strict", *words, PYTHON_EXEC=str(venv.python))
+            command = [word.replace("{}", str(venv.python)) for word in words]
+            environ = {} if words[0] == "env" else {"PYTHON_EXEC": str(venv.python)}
+            done = overlay_run(worksite, "--strict", *command, **environ)
             refusal = "PYTHON_EXEC names a Python that would run without patches: " in done.stderr
             assert (done.stdout, refusal) == (("ran\n", False) if venv is worksite else ("", True))
 

@@ -106,6 +106,11 @@ def test_a_pool_whose_processes_would_stop_at_their_start_is_not_made(worksite: 
     code += "try: multiprocessing.get_context('spawn').Pool(1)\nexcept Exception as error: print(error)"
     done = worksite.run("-c", code, **PACK, OVERLAY="1", OVERLAY_PIN=file)
     assert f"there is no lock {file}" in done.stdout, done.stderr
+    for strict in ("0", "1"):
+        code = code.replace(f"os.remove({file!r})", "os.environ['OVERLAY_LOG'] = 'loud'")
+        done = worksite.run("-c", code, **PACK, OVERLAY="1", OVERLAY_STRICT=strict)
+        said = done.stdout if strict == "1" else done.stderr
+        assert "OVERLAY_LOG='loud'" in said, (done.stdout, done.stderr)
 
 
 def test_what_is_spawned_does_not_say_the_configuration_again(worksite: Venv, tmp_path: Path) -> None:
@@ -132,10 +137,11 @@ def test_processes_that_run_already_are_heard_of(worksite: Venv, method: str, si
         assert (done.stdout, "running here" in done.stderr) == ("7\n", False), done.stderr
 
 
-def test_a_fork_server_from_before_is_replaced(worksite: Venv) -> None:
-    found = found_by(worksite.run("-W", "ignore", SCRIPT, "early", "strict", **PACK))
+@pytest.mark.parametrize("more", [[], ["armed"]])
+def test_a_fork_server_from_before_is_replaced(worksite: Venv, more: list[str]) -> None:
+    found = found_by(worksite.run("-W", "ignore", SCRIPT, "early", *more, "strict", **PACK))
     assert found["in_process forkserver"] == int(PATCHED)
-    assert found["after disable"] == int(PLAIN)
+    assert found["after disable"] == int(PATCHED if more else PLAIN)
 
 
 def test_a_fork_server_that_cannot_be_replaced_is_loud(worksite: Venv) -> None:
