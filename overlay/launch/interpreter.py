@@ -40,6 +40,7 @@ OTHER_NAMES = {"accelerate-launch": "accelerate", "deepspeed.pt": "deepspeed", "
 #: How a shell that has no `"$@"` names its arguments, without the first one.
 _ARGUMENTS = {"csh": "$argv[2-]:q", "fish": "$argv[2..-1]", "tcsh": "$argv[2-]:q"}
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_ARGUMENTS)
+_LONG_WITH_VALUE = ("--command", "--emulate", "--init-command", "--init-file", "--rcfile")
 #: As what a script starts Python.
 _NAMES = ("python", "python3")
 
@@ -182,10 +183,12 @@ def of_shell(shell: Sequence[str], *, named: bool) -> list[Interpreter]:
         # bash has long options with one dash.
         long = word[:2] == "--" or word[1:] in ("login", "noprofile", "norc", "posix")
         letters = "" if long else word
-        values = letters.lower().count("o") + (word in ("--emulate", "--rcfile", "--init-file"))
+        values = letters.lower().count("o") + (word in _LONG_WITH_VALUE)
+        values += letters[-1:] == "C" and arguments == _ARGUMENTS["fish"]
         # Without what says where its commands come from.
         option = word if long else letters.replace("c", "").replace("s", "")
-        commands = commands or "c" in letters
+        option = "" if word.startswith("--command") else option
+        commands = commands or "c" in letters or word.startswith("--command")
         given = [*islice(rest, values)]
         command += [option, *given] if len(option) > 1 else []
         word = next(rest, "")

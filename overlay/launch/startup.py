@@ -32,10 +32,20 @@ class _Last:
     """A finder that enables overlay when all start-up files have run: they may lead to its packs."""
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Find nothing. `site` imports this module at its end, whether there is one or not."""
-        if name == "sitecustomize":
+        """Find nothing. `site` imports `sitecustomize` at its end, whether there is one or not."""
+        if name == "sitecustomize" or not _is_early():
             sys.meta_path.remove(self)
             _enable()
+
+
+def _is_early() -> bool:
+    """Return whether `site` is still reading start-up files."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 -- nothing else tells
+    while frame is not None and not (
+        frame.f_code.co_name == "main" and frame.f_globals["__name__"] == "site"
+    ):
+        frame = frame.f_back
+    return frame is not None and "sitecustomize" not in sys.modules
 
 
 def start() -> None:
@@ -48,10 +58,7 @@ def start() -> None:
     if started or _says_no("OVERLAY"):
         return
     started = True
-    frame: FrameType | None = sys._getframe() if os.environ.get("OVERLAY_PACKS") else None  # noqa: SLF001
-    while frame is not None and frame.f_globals.get("__name__") != "site":
-        frame = frame.f_back
-    if frame is not None:
+    if os.environ.get("OVERLAY_PACKS") and _is_early():
         sys.meta_path.insert(0, _Last())
     else:
         _enable()

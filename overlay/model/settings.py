@@ -87,7 +87,8 @@ def select(
                     f"{source}: {term!r} matches only opt-in patches; select them by id: {named}"
                 )
             matched -= by_id
-        if not drop and term not in ids and (again := sorted(matched & dropped)):
+        again = sorted(matched & dropped)
+        if not drop and again and not matched <= dropped:  # a part of what was dropped may be meant
             raise SelectionError(
                 f"{source}: {term!r} selects {again[0]} again: put what is dropped behind it"
             )

@@ -75,8 +75,11 @@ class WatchingFinder:
                 return None
         finally:
             self._asking.discard(key)
-        if hasattr(spec.loader, "exec_module"):
-            spec.loader = HookedLoader(spec.loader, fullname, self._imported, self._hooked)  # type: ignore[assignment]
+        # A lazy one executes the module later, by the loader that it has.
+        lazy = getattr(sys.modules.get("importlib.util"), "LazyLoader", ())
+        owner: Any = spec.loader if isinstance(spec.loader, lazy) else spec
+        if hasattr(owner.loader, "exec_module"):
+            owner.loader = HookedLoader(owner.loader, fullname, self._imported, self._hooked)
         return spec
 
     def has_met(self, name: str) -> bool:

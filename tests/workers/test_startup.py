@@ -115,11 +115,24 @@ def test_a_pack_that_a_later_start_up_file_leads_to_is_found(worksite: Venv, tmp
     try:
         done = worksite.run("-c", PROBE, **ARMED, OVERLAY_STRICT="1")
         assert done.stdout.split()[-1] == PATCHED, done.stderr
+        early = worksite.site / "aa-early.pth"
+        early.write_text(
+            "import sys, types; sys.modules['sitecustomize'] = types.ModuleType('sitecustomize')\n"
+        )
+        done = worksite.run("-c", PROBE, **ARMED, OVERLAY_STRICT="1")
+        early.unlink()
+        assert (done.returncode, done.stdout) == (1, "")  # as it was too early for the pack
         later.unlink()
         done = worksite.run("-c", PROBE, **ARMED, OVERLAY_STRICT="1")
         assert (done.returncode, done.stdout) == (1, "")
     finally:
         moved.rename(worksite.site / "acme_overlay")
+
+
+def test_a_start_up_file_that_a_program_reads_enables_packs_at_once(worksite: Venv) -> None:
+    code = f"import site; site.addsitedir({str(worksite.site)!r}); {PROBE}"
+    done = worksite.run("-S", "-c", code, **ARMED, OVERLAY_STRICT="1")
+    assert done.stdout.split()[-1] == PATCHED, done.stderr
 
 
 BROKEN: dict[str, dict[str, str]] = {

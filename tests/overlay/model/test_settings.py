@@ -25,6 +25,7 @@ IDS = ["megatron.recompute", "slime.loss-memory", "verl.dynamic-cp-loss", "verl.
         ("all,-slime.loss-memory", ["megatron.recompute", "verl.dynamic-cp-loss", "verl.sft-balance"]),
         ("verl.* -verl.sft-balance", ["verl.dynamic-cp-loss"]),
         ("-verl.*, verl.sft-balance", ["megatron.recompute", "slime.loss-memory", "verl.sft-balance"]),
+        ("-verl.*, verl.dyn*", ["megatron.recompute", "slime.loss-memory", "verl.dynamic-cp-loss"]),
         (" megatron.recompute ,, ", ["megatron.recompute"]),
     ],
 )

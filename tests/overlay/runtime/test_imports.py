@@ -9,6 +9,7 @@ import threading
 import types
 from collections.abc import Callable
 from decimal import Decimal
+from importlib.machinery import FileFinder, SourceFileLoader
 from typing import Any
 
 import pytest
@@ -326,6 +327,23 @@ def test_a_lazy_module_is_not_executed_for_us(upstream: Upstream, enabled: Engin
     core = importlib.util.module_from_spec(spec)
     sys.modules["fakeup.core"] = core
     loader.exec_module(core)
+    engine.status()
+    assert type(core).__name__ == "_LazyModule"
+    assert core.scale(1) == 200
+    assert engine.status().patches[0].state == "applied"
+
+
+def test_a_finder_of_lazy_modules_stays_lazy(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the recipe of Python's own documents."""
+    patch = upstream.patch()
+    lazy: Any = importlib.util.LazyLoader.factory(SourceFileLoader)  # type: ignore[arg-type]
+    hooks = [FileFinder.path_hook((lazy, [".py"])), *sys.path_hooks]
+    monkeypatch.setattr(sys, "path_hooks", hooks)
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    engine = enabled(patch)
+    core = upstream.load()
     engine.status()
     assert type(core).__name__ == "_LazyModule"
     assert core.scale(1) == 200
