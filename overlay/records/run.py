@@ -138,10 +138,11 @@ def _told() -> Status | None:
 
 def _start_watching() -> None:
     import threading
+    from contextlib import suppress
 
     from overlay.model.signals import blocked
 
-    with blocked():
+    with suppress(RuntimeError), blocked():  # no more threads, or the interpreter is ending
         threading.Thread(target=_watch, name="overlay-ledger", daemon=True).start()
 
 

@@ -107,6 +107,13 @@ def test_a_signal_that_a_job_waits_for_is_left_to_it(worksite: Venv, tmp_path: P
     assert done.stdout.split() == [PATCHED, "10"], (done.returncode, done.stderr)
 
 
+def test_where_no_thread_can_be_started_the_ledger_comes_at_the_end(worksite: Venv, tmp_path: Path) -> None:
+    none = "import threading, unittest.mock as m; m.patch('threading.Thread.start', side_effect=RuntimeError)"
+    code = f"{none}.start(); {PROBE}"
+    done = worksite.run("-c", code, **ARMED, OVERLAY_LEDGER_DIR=str(tmp_path))
+    assert (done.stdout.split(), len([*tmp_path.glob("*.json")])) == ([PATCHED], 2), done.stderr
+
+
 def test_a_pack_that_a_later_start_up_file_leads_to_is_found(worksite: Venv, tmp_path: Path) -> None:
     """As those of editable installations do."""
     moved = (worksite.site / "acme_overlay").rename(tmp_path / "acme_overlay")
