@@ -48,6 +48,18 @@ def _is_early() -> bool:
     return frame is not None and "sitecustomize" not in sys.modules
 
 
+def _has_packs() -> bool:
+    """Return whether the packs can be found already. None of their code runs."""
+    try:
+        from importlib.util import find_spec
+
+        from overlay.source.registry import wanted_packs
+
+        return all(find_spec(pack.package.partition(".")[0]) for pack in wanted_packs())
+    except Exception:  # noqa: BLE001 -- what is wrong is said when it is enabled
+        return False
+
+
 def start() -> None:
     """Enable overlay if the environment asks for it.
 
@@ -58,7 +70,7 @@ def start() -> None:
     if started or _says_no("OVERLAY"):
         return
     started = True
-    if os.environ.get("OVERLAY_PACKS") and _is_early():
+    if os.environ.get("OVERLAY_PACKS") and _is_early() and not _has_packs():
         sys.meta_path.insert(0, _Last())
     else:
         _enable()
