@@ -185,6 +185,16 @@ class Entry:
         ]
         return "; ".join(faults)
 
+    def differs(self, name: str, module: object) -> str:
+        """Return what a script has for a function that the patch relies on, if that is not the tested one."""
+        targets = self.verdict.targets if self.verdict is not None else ()
+        variants = [variant_of(self.patch, target) for target in targets]
+        for site in [site for one in variants if one for site in one.relied_on()]:
+            now = upstreams(module, site) if site.partition(":")[0] == name else None
+            if now is not None and not has_chain(now, chains_at(module, site, read=True)):
+                return f"{site} is relied on, and is another one in the script that is run ({describe(now)})"
+        return ""
+
     def changed(self) -> list[tuple[SiteStatus, str, str]]:
         """Return the same of the functions that it relies on and that somebody has replaced."""
         found = []

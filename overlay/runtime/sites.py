@@ -336,7 +336,10 @@ def _check_original(module: ModuleType, site: str, original: object, tree: Tree)
     home = split_site(origin)[0]
     if home == split_site(site)[0]:
         home = _home(module, site)
-    if original.__module__ != home or bare(original.__code__) not in tree.code(origin):
+    known = bare(original.__code__) in tree.code(origin)
+    if run_as(module) and original.__module__ == home and not known:
+        raise ConflictError(f"{site} is another one in the script that is run ({describe(original)})")
+    if original.__module__ != home or not known:
         raise ConflictError(
             f"{site} was replaced by someone else, or its file has changed since it was imported "
             f"({describe(original)}); enable overlay first"

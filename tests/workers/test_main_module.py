@@ -76,7 +76,8 @@ def make_fit(original, module):
     return fit
 
 VARIANT = variant(
-    "1", replaced("fakeup.train:loss", make_loss), replaced("fakeup.train:Trainer.fit", make_fit)
+    "1", replaced("fakeup.train:loss", make_loss), replaced("fakeup.train:Trainer.fit", make_fit),
+    "fakeup.train:again",
 )
 PATCH = Patch(
     id="trains/fakeup.train",
@@ -310,8 +311,14 @@ def test_a_spawned_process_is_patched_too_and_all_can_be_undone(site: Venv, tmp_
 def test_a_trainer_of_another_source_is_refused(site: Venv, tmp_path: Path) -> None:
     path = variant_of(site, tmp_path)
     text = (tmp_path / "fakeup" / "train.py").read_text()
-    (tmp_path / "fakeup" / "train.py").write_text(text.replace("value + 1", "value + 2"))
-    done = site.run(path, **ENVIRON)
-    assert found(done)["fit"] == PLAIN + 1
-    assert "NOT applied trains/fakeup.train" in done.stderr
-    assert site.run(path, **STRICT).returncode == 1
+    # One is replaced, and the other is relied on.
+    for old, new, name in (("value + 1", "value + 2", "loss"), (".fit(1)", ".fit(2)", "again")):
+        Path(path).write_text(text.replace(old, new))
+        done = site.run(path, **ENVIRON)
+        assert found(done)["fit"] == PLAIN + (name == "loss")
+        assert (
+            f"NOT applied trains/fakeup.train to fakeup 1.2.0: conflict: fakeup.train:{name} is "
+            in done.stderr
+        )
+        assert "another one in the script that is run" in done.stderr
+        assert site.run(path, **STRICT).returncode == 1
