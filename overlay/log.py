@@ -93,5 +93,7 @@ def _write(level: str, message: str) -> None:
     logger.disabled = False  # `logging.config` disables every logger that it was not told of
     # Not by `log`, which says nothing where an application has called `logging.disable`.
     if _ORDER[level] >= logger.getEffectiveLevel():
-        said = logger.makeRecord("overlay", _ORDER[level], __file__, 0, "overlay: %s", (message,), None)
-        logger.handle(said)
+        about = ("overlay", _ORDER[level], __file__, 0, "overlay: %s", (message,))
+        logger.handle(
+            logger.makeRecord(*about, None, "overlay", None, None)
+        )  # all of it, as `logging` gives it

@@ -53,7 +53,7 @@ _IN_SCRIPT = (
 )
 _ON_HOSTS = (
     "What to do: DeepSpeed hands few variables on to other machines, and reads ~/.deepspeed_env only for "
-    "those. Start it without `overlay run`, and set in that file and in the environment:"
+    "those. Start it without `overlay run`, and set in that file (without quotes) and in the environment:"
 )
 _EPILOG = (
     "All words after COMMAND are passed to it; you may put -- before it. Exit codes: that of the "

@@ -40,7 +40,8 @@ OTHER_NAMES = {"accelerate-launch": "accelerate", "deepspeed.pt": "deepspeed", "
 #: How a shell that has no `"$@"` names its arguments, without the first one.
 _ARGUMENTS = {"csh": "$argv[2-]:q", "fish": "$argv[2..-1]", "tcsh": "$argv[2-]:q"}
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh", *_ARGUMENTS)
-_LONG_WITH_VALUE = ("--command", "--emulate", "--init-command", "--init-file", "--rcfile")
+_LONG = ("init-file", "login", "noprofile", "norc", "posix", "rcfile")
+_LONG_WITH_VALUE = ("command", "emulate", "features", "init-command", "init-file", "profile", "rcfile")
 #: As what a script starts Python.
 _NAMES = ("python", "python3")
 
@@ -181,10 +182,11 @@ def of_shell(shell: Sequence[str], *, named: bool) -> list[Interpreter]:
     word = next(rest, "")
     while word[:1] in ("-", "+") and word not in ("-", "--"):
         # bash has long options with one dash.
-        long = word[:2] == "--" or word[1:] in ("login", "noprofile", "norc", "posix")
+        long = word[:2] == "--" or word[1:] in _LONG
         letters = "" if long else word
-        values = letters.lower().count("o") + (word in _LONG_WITH_VALUE)
-        values += letters[-1:] == "C" and arguments == _ARGUMENTS["fish"]
+        fish = arguments == _ARGUMENTS["fish"]
+        values = letters[-1:] in [*"CDdfop"] if fish else letters.lower().count("o")
+        values += word.lstrip("-") in _LONG_WITH_VALUE
         # Without what says where its commands come from.
         option = word if long else letters.replace("c", "").replace("s", "")
         option = "" if word.startswith("--command") else option

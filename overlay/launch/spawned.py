@@ -87,7 +87,7 @@ class Spawned(Interception):
                 self._said.add("no")
                 log.info(f"multiprocessing: spawned processes are not patched, because of OVERLAY={said}")
             return False
-        reason = ""
+        reason, way_out = "", "call overlay.enable() at the top of the script, above the block for `__main__`"
         try:
             _check_settings()
         except OverlayError as error:
@@ -95,11 +95,11 @@ class Spawned(Interception):
                 here().strict or settings.pin()
             ):  # a child that stops at its start is started for ever, by a `Pool`
                 raise
-            reason = str(error)
+            reason, way_out = str(error), "correct that setting"
         if reason := reason or self._why_unarmed() or self._why_other(python):
             self._refuse(
                 f"{_UNPATCHED}: {NOT_ENABLED}, as {reason}",
-                "call overlay.enable() at the top of the script, above the block for `__main__`",
+                way_out,
             )
         return not reason
 

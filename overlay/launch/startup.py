@@ -66,10 +66,9 @@ def start() -> None:
     An error is one line on standard error, and the end of the process if it is pinned or strict. That holds
     for an overlay of which parts are missing as well.
     """
-    global started  # noqa: PLW0603 -- once per interpreter is what it is about
-    if started or _says_no("OVERLAY"):
+    waits = any(type(finder) is _Last for finder in sys.meta_path)
+    if started or waits or _says_no("OVERLAY"):
         return
-    started = True
     if os.environ.get("OVERLAY_PACKS") and _is_early() and not _has_packs():
         sys.meta_path.insert(0, _Last())
     else:
@@ -77,6 +76,8 @@ def start() -> None:
 
 
 def _enable() -> None:
+    global started  # noqa: PLW0603 -- once per interpreter is what it is about
+    started = True
     known: tuple[type[Exception], ...] = ()
     try:
         from overlay.errors import OverlayError

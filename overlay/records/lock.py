@@ -196,8 +196,9 @@ def writer(path: str, *options: str) -> str:
 
     words = [] if path == LOCK_FILE or path.startswith(DIGEST_PREFIX) else ["--file", path]
     words += ["--patches", patches] if (patches := os.environ.get("OVERLAY_PATCHES")) else []
-    packs = [f"OVERLAY_PACKS={packs}"] if (packs := os.environ.get("OVERLAY_PACKS")) else []
-    return f"`OVERLAY_PIN= {join([*packs, 'overlay', 'lock', *words, *options])}`"
+    names = ("OVERLAY_PACKS", "OVERLAY_TRUST")
+    given = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
+    return f"`OVERLAY_PIN= {join([*given, 'overlay', 'lock', *words, *options])}`"
 
 
 def _is_plain(value: object) -> bool:

@@ -159,7 +159,9 @@ class Entry:
             wrapped = False
             for module, mine in self._copies(site):
                 parent, raw = current(module, site, inherited=True)
-                here = next((item for item in mine if item.parent is parent and item.after is raw), None)
+                own = [item for item in mine if item.parent is parent]
+                here = next((item for item in own if item.after is raw), None)
+                here = here or next((item for item in own if not item.past and item.adopt(raw)), None)
                 state = "applied"
                 if here is None:
                     lost = f"was replaced since by {describe(raw)}"

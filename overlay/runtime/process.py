@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+from functools import partial
 
 from overlay.records import run
 from overlay.runtime import unpickled
@@ -20,7 +21,7 @@ def here() -> Engine:
         with _lock:
             if _engine is None:
                 _engine = Engine(speaks=True)
-                unpickled.tell = _engine.status
+                unpickled.tell = partial(_engine.status, looks=False)
                 run.tell = _engine.last_words
                 if hasattr(os, "register_at_fork"):
                     os.register_at_fork(

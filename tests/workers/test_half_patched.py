@@ -66,6 +66,28 @@ def test_a_wrapper_around_a_patched_function_leaves_it_whole(worksite: Venv, sen
     assert "half-patched" not in done.stderr
 
 
+AGAIN = """
+import cloudpickle, pickle
+import fakeup.core as core
+import overlay
+cloudpickle.register_pickle_by_value(core)
+for _ in range(3):
+    one = pickle.loads(cloudpickle.dumps(core.Engine()))
+    assert type(one) is core.Engine
+    print(one.run(1), overlay.status().patches[0].state)
+overlay.disable()
+print(core.Engine().run(1), overlay.status().patches[0].state)
+"""
+
+
+def test_a_class_that_comes_back_by_value_leaves_it_whole(worksite: Venv) -> None:
+    """Cloudpickle gives the class that is there copies of its methods."""
+    done = worksite.run("-c", AGAIN, **ARMED, OVERLAY_STRICT="1")
+    assert done.stdout.splitlines() == ["201 applied"] * 3 + ["2 reverted"], done.stderr
+    assert "lost" not in done.stderr
+    assert "left behind" not in done.stderr
+
+
 def test_a_process_that_becomes_patched_is_whole_then(worksite: Venv, sent: Path) -> None:
     code = RECEIVE.format(before="overlay.enable()")
     done = worksite.run("-c", code, str(sent), **{**ARMED, "OVERLAY": "0"})

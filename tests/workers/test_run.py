@@ -273,7 +273,7 @@ def test_a_launcher_that_is_a_python_of_ours_may_start_the_job_elsewhere(
     done = overlay_run(worksite, "--strict", *words.split(), PATH=path)
     assert done.stdout == ("" if elsewhere else "ran\n"), done.stderr
     assert (f"overlay cannot tell which Python {name} starts" in done.stderr) == elsewhere
-    advice = "and set in that file and in the environment: OVERLAY=1 OVERLAY_STRICT=1\n"
+    advice = "and set in that file (without quotes) and in the environment: OVERLAY=1 OVERLAY_STRICT=1\n"
     ways_out = advice in done.stderr, "move `overlay run` behind it" in done.stderr
     hosts = name in ("accelerate-launch", "deepspeed", "ds")  # not `mpirun -H`
     assert ways_out == (elsewhere and hosts, elsewhere and not hosts)

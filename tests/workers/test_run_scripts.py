@@ -252,6 +252,8 @@ def test_other_shells_are_asked_with_the_files_that_they_read(
         (["fish", "-N", "x.fish"], ["fish", "-N", "-c", "python $argv[2..-1]"]),
         (["fish", "-C", "x", "--command=y"], ["fish", "-C", "x", "-c", "python $argv[2..-1]"]),
         (["fish", "--command", "y", "-N"], ["fish", "-N", "-c", "python $argv[2..-1]"]),
+        (["fish", "-f", "x", "-Np", "y", "z"], ["fish", "-f", "x", "-Np", "y", "-c", "python $argv[2..-1]"]),
+        (["bash", "-rcfile", "c", "x.sh"], ["bash", "-rcfile", "c", "-c", 'python "$@"']),
         (["/bin/tcsh", "-f", "-c", "x"], ["/bin/tcsh", "-f", "-c", "python $argv[2-]:q"]),
     ],
 )

@@ -111,6 +111,7 @@ def test_a_pool_whose_processes_would_stop_at_their_start_is_not_made(worksite: 
         done = worksite.run("-c", code, **PACK, OVERLAY="1", OVERLAY_STRICT=strict)
         said = done.stdout if strict == "1" else done.stderr
         assert "OVERLAY_LOG='loud'" in said, (done.stdout, done.stderr)
+        assert strict == "1" or "What to do: correct that setting" in said
 
 
 def test_what_is_spawned_does_not_say_the_configuration_again(worksite: Venv, tmp_path: Path) -> None:
