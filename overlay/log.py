@@ -91,9 +91,8 @@ def _write(level: str, message: str) -> None:
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
     logger.disabled = False  # `logging.config` disables every logger that it was not told of
-    # Not by `log`, which says nothing where an application has called `logging.disable`.
+    # Not by `log`, which says nothing where an application has called `logging.disable`. The record gets all
+    # that `logging` gives one: a logger of the application's own may ask for it.
     if _ORDER[level] >= logger.getEffectiveLevel():
         about = ("overlay", _ORDER[level], __file__, 0, "overlay: %s", (message,))
-        logger.handle(
-            logger.makeRecord(*about, None, "overlay", None, None)
-        )  # all of it, as `logging` gives it
+        logger.handle(logger.makeRecord(*about, None, "overlay", None, None))

@@ -17,7 +17,6 @@ from overlay.errors import OverlayError
 from overlay.launch.interpreter import LAUNCHERS, Interpreter, interpreter_of, on_path
 from overlay.model import settings
 from overlay.model.record import Record
-from overlay.model.settings import DIGEST_PREFIX
 from overlay.model.text import counted
 from overlay.records.lock import read, selection_of, writer
 from overlay.records.pin import Pin
@@ -296,8 +295,8 @@ def _pin(engine: Engine) -> Check:
     if not wanted:
         return _check("pin", NONE, "none; `overlay lock` writes one")
     try:
-        asked = None
-        if not (settings.armed() or os.environ.get("OVERLAY_PATCHES") or wanted.startswith(DIGEST_PREFIX)):
+        asked, known = None, not wanted.startswith(settings.DIGEST_PREFIX)
+        if known and not settings.armed() and not os.environ.get("OVERLAY_PATCHES"):
             asked = selection_of(read(wanted), engine.known())  # as `overlay run` takes it
         Pin(wanted, [engine.known()[name] for name in engine.chosen(asked).ids])
     except OverlayError as error:

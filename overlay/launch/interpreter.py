@@ -188,9 +188,10 @@ def of_shell(shell: Sequence[str], *, named: bool) -> list[Interpreter]:
         values = letters[-1:] in [*"CDdfop"] if fish else letters.lower().count("o")
         values += word.lstrip("-") in _LONG_WITH_VALUE
         # Without what says where its commands come from.
+        given_here = "c" in letters or word.startswith("--command")
         option = word if long else letters.replace("c", "").replace("s", "")
-        option = "" if word.startswith("--command") else option
-        commands = commands or "c" in letters or word.startswith("--command")
+        option = "" if long and given_here else option
+        commands = commands or given_here
         given = [*islice(rest, values)]
         command += [option, *given] if len(option) > 1 else []
         word = next(rest, "")
@@ -223,8 +224,10 @@ def _first_line(program: str) -> list[str]:
             with suppress(ValueError):
                 options = [f"-{split[1]}"] if split[1] else []
                 words = [*options, *shlex.split(os.path.expandvars(split[2]))]
-        decides = "=" in "".join(words[:1]) or "".join(words[:1]).startswith("-")  # what it gets
-        words = ["env", *words] if decides else words
+        first = "".join(words[:1])
+        words = (
+            ["env", *words] if "=" in first or first.startswith("-") else words
+        )  # which decide what it gets
     return words
 
 

@@ -91,16 +91,12 @@ class Spawned(Interception):
         try:
             _check_settings()
         except OverlayError as error:
-            if (
-                here().strict or settings.pin()
-            ):  # a child that stops at its start is started for ever, by a `Pool`
+            # A child that stops at its start is started again for ever, by a `Pool`.
+            if here().strict or settings.pin():
                 raise
             reason, way_out = str(error), "correct that setting"
         if reason := reason or self._why_unarmed() or self._why_other(python):
-            self._refuse(
-                f"{_UNPATCHED}: {NOT_ENABLED}, as {reason}",
-                way_out,
-            )
+            self._refuse(f"{_UNPATCHED}: {NOT_ENABLED}, as {reason}", way_out)
         return not reason
 
     def _why_other(self, python: str) -> str:

@@ -248,7 +248,7 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
         if matched:
             return matched
     pack, slash, _ = term.partition("/")
-    gone = slash and not any(name.startswith(f"{pack}/") for name in ids)
+    gone = pack and slash and not any(name.startswith(f"{pack}/") for name in ids)
     hint = f"to load the pack {pack}, set OVERLAY_PACKS" if gone else nearest(term, ids)
     raise SelectionError(f"{source}: {term!r} names no patch; {hint}")
 

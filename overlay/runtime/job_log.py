@@ -86,10 +86,8 @@ class JobLog:
 
                 from overlay.model.signals import blocked
 
-                with (
-                    suppress(RuntimeError),
-                    blocked(),
-                ):  # no more threads, or the interpreter is ending: it is said then
+                # No more threads, or the interpreter is ending: it is said then.
+                with suppress(RuntimeError), blocked():
                     _thread.start_new_thread(self._after_a_while, ())
         except Exception as error:  # noqa: BLE001 -- a line in a log must not fail an import
             log.warning(f"the configuration of this job cannot be logged: {type(error).__name__}: {error}")

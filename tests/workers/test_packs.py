@@ -39,6 +39,14 @@ def test_a_pack_that_is_named_is(worksite: Venv) -> None:
     assert "Here: apply, fakeup 1.2.0" in done.stdout
 
 
+def test_a_pack_that_is_named_no_more_stays_in_the_configuration(worksite: Venv) -> None:
+    code = (
+        "import os, fakeup.core; from overlay.runtime.process import here; before = here().configuration(); "
+        "os.environ.clear(); print(here().configuration() == before)"
+    )
+    assert worksite.run("-c", code, **ARMED).stdout == "True\n"
+
+
 def test_ids_carry_the_name_of_their_pack(site: Venv) -> None:
     # A glob for the patches of a project does not catch those of a pack.
     done = site.run("-m", "overlay", "plan", "--patches", "fakeup.*", OVERLAY_PACKS="acme")

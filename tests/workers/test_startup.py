@@ -136,6 +136,18 @@ def test_a_pack_that_a_later_start_up_file_leads_to_is_found(worksite: Venv, tmp
         moved.rename(worksite.site / "acme_overlay")
 
 
+def test_doctor_asks_with_the_settings_that_hold(worksite: Venv, tmp_path: Path) -> None:
+    """Only its own process finds the pack."""
+    moved = (worksite.site / "acme_overlay").rename(tmp_path / "acme_overlay")
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); from overlay.cli import main; main(['doctor'])"
+    try:
+        done = worksite.run("-c", code, **ARMED, **worksite.on_path())
+    finally:
+        moved.rename(worksite.site / "acme_overlay")
+    assert "NOT patched" in done.stdout, done.stderr
+    assert "the pack acme (acme-overlay 4.5) cannot be loaded" in done.stdout
+
+
 def test_a_start_up_file_that_a_program_reads_enables_packs_at_once(worksite: Venv) -> None:
     code = f"import site; site.addsitedir({str(worksite.site)!r}); {PROBE}"
     done = worksite.run("-S", "-c", code, **ARMED, OVERLAY_STRICT="1")

@@ -44,6 +44,7 @@ def test_selection(text: str, expected: list[str]) -> None:
         ("-verl.sft-balanse", "verl.sft-balance"),
         ("nonsense", "`overlay list` names all 4"),
         ("verl.x*", "'verl.x*' names no patch"),
+        ("/etc/*", "`overlay list` names all 4"),
         ("acme/verl.*", "to load the pack acme, set OVERLAY_PACKS"),
         ("-verl.sft-balance,all", "'all' selects verl.sft-balance again: put what is dropped behind it"),
         ("none,verl.*", "'none' does not go with other terms"),
