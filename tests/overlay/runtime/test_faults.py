@@ -89,6 +89,21 @@ def test_the_warning_survives_a_configuration_of_logging(
     assert "overlay: NOT applied" in capsys.readouterr().err
 
 
+def test_a_logger_of_the_application_gets_what_logging_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+
+    def make(
+        name: Any, level: Any, file: Any, line: Any, text: Any, given: Any, _: Any, func: str, *more: Any
+    ) -> Any:
+        found.extend([func, *map(str, more)])
+        return logging.LogRecord(name, level, file, line, text, given, None)
+
+    monkeypatch.setattr(logging.getLogger("overlay"), "makeRecord", make)
+    overlay.log.set_level("info")
+    overlay.log.warning("said")
+    assert found == ["overlay", "None", "None"]
+
+
 def test_an_import_that_asks_for_the_status_does_not_wait_for_us(
     upstream: Upstream, engines: Engines
 ) -> None:
