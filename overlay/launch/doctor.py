@@ -298,7 +298,8 @@ def _pin(engine: Engine) -> Check:
         asked, known = None, not wanted.startswith(settings.DIGEST_PREFIX)
         if known and not settings.armed() and not os.environ.get("OVERLAY_PATCHES"):
             asked = selection_of(read(wanted), engine.known())  # as `overlay run` takes it
-        Pin(wanted, [engine.known()[name] for name in engine.chosen(asked).ids])
+        chosen = engine.chosen(asked)
+        Pin(wanted, [engine.known()[name] for name in chosen.ids], chosen)
     except OverlayError as error:
         todo = "give OVERLAY_PIN the lock that belongs here, or write it: "
         return _check("pin", NO, str(error), todo + writer(wanted, "--update"))

@@ -190,12 +190,16 @@ def read(path: str) -> Lock:
     return lock
 
 
-def writer(path: str, *options: str) -> str:
-    """Return the command that writes a lock of what is asked for here, whatever this process is pinned to."""
+def writer(path: str, *options: str, terms: Sequence[str] = ()) -> str:
+    """Return the command that writes a lock of what is asked for here, whatever this process is pinned to.
+
+    `terms`: the selection, where the environment need not have it.
+    """
     from shlex import join
 
     words = [] if path == LOCK_FILE or path.startswith(DIGEST_PREFIX) else ["--file", path]
-    words += ["--patches", patches] if (patches := os.environ.get("OVERLAY_PATCHES")) else []
+    patches = ",".join(terms) or os.environ.get("OVERLAY_PATCHES")
+    words += ["--patches", patches] if patches else []
     names = ("OVERLAY_PACKS", "OVERLAY_TRUST")
     given = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
     return f"`OVERLAY_PIN= {join([*given, 'overlay', 'lock', *words, *options])}`"

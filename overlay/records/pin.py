@@ -15,6 +15,7 @@ from overlay.model.text import listed
 from overlay.patch import Patch
 from overlay.records import lock as locks
 from overlay.source.registry import Pack, load_patches, wanted_packs
+from overlay.source.selection import Selection
 from overlay.source.source import Tree
 from overlay.verdict import LOUD, Verdict
 
@@ -25,9 +26,13 @@ _NAMED = 12
 class Pin:
     """What this process is held to: a lock, or the digest of one."""
 
-    def __init__(self, wanted: str, patches: Sequence[Patch]) -> None:
-        """Read the lock and compare what can be told now. Raises `LockError` or `PinError`."""
+    def __init__(self, wanted: str, patches: Sequence[Patch], chosen: Selection) -> None:
+        """Read the lock and compare what can be told now. Raises `LockError` or `PinError`.
+
+        `patches`: those that `chosen` selects.
+        """
         self.name = wanted
+        self._terms = chosen.terms
         self._static = locks.static_part(patches, wanted_packs())
         self._digest = wanted.removeprefix(DIGEST_PREFIX) if wanted.startswith(DIGEST_PREFIX) else ""
         #: The lock, as soon as it is known: a digest alone does not tell what it stands for.
@@ -46,12 +51,14 @@ class Pin:
         if found and all(line.startswith(locks.HELD[2:]) for line in found):
             selection = locks.selection_of(self._lock, load_patches())
             way_out = (
-                f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run "
-                "--pin` takes it by itself; "
+                f'the selection differs: overlay.enable("{selection}") is what was locked; '
+                if chosen.given
+                else f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and "
+                "`overlay run --pin` takes it by itself; "
             )
         if found:
             lines = [listed(line.split(", "), _NAMED) for line in found]
-            raise PinError(_told(wanted, [listed(lines, _NAMED, "\n  ", "\n  ")], way_out))
+            raise PinError(_told(wanted, [listed(lines, _NAMED, "\n  ", "\n  ")], chosen.terms, way_out))
 
     def difference(self, verdict: Verdict, verdicts: Iterable[Verdict], tree: Tree) -> str:
         """Return how the verdict on one patch differs from the locked one, empty if it does not."""
@@ -59,12 +66,13 @@ class Pin:
         if self._lock is None:
             if here["digest"] != self._digest:
                 digests = f"locked {self._digest[:12]}, here {here['digest'][:12]}"
-                return _told(self.name, [f"digest: {digests} (with a path, OVERLAY_PIN says what differs)"])
+                found = [f"digest: {digests} (with a path, OVERLAY_PIN says what differs)"]
+                return _told(self.name, found, self._terms)
             self._lock = here
         names = {**here["environment"], **self._lock["environment"]}
         concerned = (f"{verdict.patch}: ", *(f"{name} version" for name in names))
         found = locks.compare(locks.facts(self._lock, concerned), locks.facts(here, concerned))
-        return _told(self.name, found) if found else ""
+        return _told(self.name, found, self._terms) if found else ""
 
     def accepts(self, patch: str, outcome: str) -> bool:
         """Return whether the lock was made where a patch was left out for this very reason."""
@@ -85,6 +93,6 @@ def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
         raise PinError(_told(wanted, found))
 
 
-def _told(name: str, found: list[str], way_out: str = "") -> str:
-    way_out += f"to accept what is here: {locks.writer(name, '--update')}"
+def _told(name: str, found: list[str], terms: Sequence[str] = (), way_out: str = "") -> str:
+    way_out += f"to accept what is here: {locks.writer(name, '--update', terms=terms)}"
     return "\n  ".join([f"this process differs from {name}:", *found, f"({way_out})"])

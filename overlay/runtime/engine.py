@@ -258,7 +258,7 @@ class Engine:
                 if wanted:
                     from overlay.records.pin import Pin
 
-                    pin = Pin(wanted, chosen)
+                    pin = Pin(wanted, chosen, selection)
                 calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
                 finder = waited or FirstFinder(frozenset(), lambda: self._say_if_in_vain(finder))
                 session = self._opened = Session(

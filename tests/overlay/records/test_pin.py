@@ -128,6 +128,20 @@ def test_other_patches_stop_the_start(upstream: Upstream, pinned: Pinned) -> Non
         pinned.enable(another)
 
 
+def test_the_way_out_knows_a_selection_that_enable_was_given(
+    upstream: Upstream, pinned: Pinned, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another = upstream.patch({"fakeup.core:Engine.run": lambda original, module: original}, name="fakeup.run")
+    pinned.lock(upstream.patch())
+    monkeypatch.setenv("OVERLAY_PIN", str(pinned.path))
+    with pytest.raises(PinError) as caught:
+        engines(upstream.patch(), another).enable("fakeup.scale,fakeup.run")
+    assert 'overlay.enable("' in str(caught.value)
+    assert f"overlay lock --file {pinned.path} --patches fakeup.scale,fakeup.run --update" in str(
+        caught.value
+    )
+
+
 @pytest.mark.parametrize("keys", [("overlay", "version"), ("overlay", "content"), ("python",)])
 def test_other_code_or_python_stops_the_start(
     upstream: Upstream, pinned: Pinned, keys: tuple[str, ...]
