@@ -329,6 +329,8 @@ def prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree
     made = replacement.make(original, module)
     if type(made) is not FunctionType or made is original or getattr(made, OWNER, None) is not None:
         raise OverlayError(f"the factory of {site} returned {made!r}, not a plain function of its own")
+    if "<locals>" not in made.__qualname__:  # of a module, where it is to stay what it is
+        made = _copy(made)
     made.__module__, made.__qualname__ = _home(module, site), name
     made.__name__ = name.rpartition(".")[2]
     if original is None:
@@ -338,6 +340,20 @@ def prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree
     _dress(owner, made, original, site)
     kind: Any = type(raw)
     return InstalledSite(site, module, raw, made if raw is original else kind(made))
+
+
+def _copy(function: FunctionType) -> FunctionType:
+    parts = (
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    made = FunctionType(*parts)
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__dict__.update(vars(function))
+    return made
 
 
 def _check_original(module: ModuleType, site: str, original: object, tree: Tree) -> None:

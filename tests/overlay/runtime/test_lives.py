@@ -53,6 +53,25 @@ def test_a_site_that_fails_inside_the_factory_of_another(upstream: Upstream, ena
     assert {site.state for site in status.sites} <= {"failed"}
 
 
+@pytest.mark.parametrize("disables", [False, True])
+def test_a_function_of_a_module_that_a_factory_returns_stays_what_it_is(
+    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, disables: bool
+) -> None:
+    pack: Any = ModuleType("of_a_pack")
+    exec("def scale(value, factor=2): return value * factor * 100", vars(pack))  # noqa: S102
+    monkeypatch.setitem(sys.modules, "of_a_pack", pack)
+    engine = engines(upstream.patch({"fakeup.core:scale": lambda original, module: pack.scale}))
+    for _ in range(3):
+        engine.enable(strict=True)
+        assert upstream.load().scale(1) == 200
+        assert pack.scale.__module__ == "of_a_pack"
+        if disables:
+            engine.disable()
+            assert upstream.load().scale(1) == 2
+            assert pack.scale(1) == 200
+        importlib.reload(upstream.load())
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_reload_from_another_source_is_decided_anew(
     upstream: Upstream, enabled: Engines, strict: bool
