@@ -217,7 +217,10 @@ def _of_first_line(word: str, answer: Reply | None) -> str:
     if answer is None or not answer.other or is_python(word):
         return ""
     name = os.path.basename(word)
-    return f". The first line of {word} names it: install {name} where overlay is, or start it by `python -m`"
+    return (
+        f". The first line of {word} names it: take it off the PATH, install {name} where overlay is, or start "
+        "it by `python -m`"
+    )
 
 
 def _or_unchecked(way_out: str, environ: dict[str, str]) -> str:

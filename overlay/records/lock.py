@@ -123,8 +123,13 @@ def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
     ids = [patch["id"] for patch in lock["patch"] if "/" in patch["id"] or patch["id"] in known]
     companions = {name for name, patch in known.items() if patch.companion}
     named = [name for name in ids if name not in companions] or ids
-    dropped = [f"-{name}" for name in sorted(companions.difference(ids))]
-    return ",".join([*named, *dropped]) if named else "none"
+    terms = [*named, *(f"-{name}" for name in sorted(companions.difference(ids)))]
+    default = {name for name, patch in known.items() if not patch.opt_in}
+    more = (name for name in ids if name not in default)
+    by_all = ["all", *more, *(f"-{name}" for name in sorted(default.difference(ids)))]
+    if len(by_all) < len(terms) and not lock["pack"]:  # `all` would select each patch of a pack
+        terms = by_all
+    return ",".join(terms) if named else "none"
 
 
 def compare(one: Mapping[str, str], other: Mapping[str, str], words: Sequence[str] = HELD) -> list[str]:

@@ -218,7 +218,7 @@ class FirstFinder(WatchingFinder):
 
     def _script(self, path: str) -> Any:
         """Find a watched module that is run as a script (a path hook)."""
-        if _lies_in(path, self.packages):
+        if _lies_in(path, self.packages) or _lies_in(_real(path), self.packages):
             without_import_lock(self.wake)
         if self._may_be(path) and not path.endswith(".pyc"):  # there is nothing to insert a call into
             without_import_lock(_load_main_module)

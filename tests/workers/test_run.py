@@ -114,7 +114,7 @@ def test_a_launcher_of_another_python_is_told_by_its_first_line(
     """As that of an image, behind an environment that has none: the PATH is right."""
     program(tmp_path / "torchrun", f"#!{other.python}\n")
     path = {"PATH": f"{worksite.on_path()['PATH']}:{tmp_path}"}
-    what = "torchrun names it: install torchrun where overlay is, or start it by `python -m`"
+    what = "names it: take it off the PATH, install torchrun where overlay is, or start it by `python -m`"
     for words in (["nohup", "torchrun", "x.py"], ["sh", "-c", "torchrun x.py"]):
         assert what in refused(worksite, "--strict", *words, **path)
     check = worksite.read_failing("doctor", OVERLAY="1", **path)["checks"]

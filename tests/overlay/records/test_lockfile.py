@@ -15,6 +15,8 @@ import pytest
 from overlay.cli import main
 from overlay.errors import LockError
 from overlay.records import lock as _lock
+from overlay.source.registry import load_patches
+from overlay.source.selection import choose
 
 FORMAT = f'"format": {_lock.FORMAT}'
 
@@ -209,3 +211,16 @@ def test_what_differs_is_named_and_patches_of_one_side_share_a_line() -> None:
         "verl.x: verl source of verl.a:f: locked abc, here abd",
         "verl.x: verl version: locked 0.8.0, here none",
     ]
+
+
+def test_a_selection_is_named_in_the_fewest_words() -> None:
+    known = load_patches()
+    default = [name for name, patch in known.items() if not patch.opt_in]
+    (more, *_) = sorted(name for name, patch in known.items() if patch.opt_in)
+    for terms in (["all"], ["all", more], ["all", "-megatron.grad-norm"], ["megatron.grad-norm"], ["none"]):
+        ids = choose(known, terms).ids
+        lock = {**example(), "pack": [], "patch": [{"id": name} for name in ids]}
+        assert _lock.selection_of(lock, known).split(",") == terms
+    lock = {**example(), "patch": [{"id": name} for name in default]}  # `all` is more than that, with a pack
+    assert choose(known, _lock.selection_of(lock, known)).ids == choose(known, "all").ids
+    assert "all" not in _lock.selection_of(lock, known).split(",")

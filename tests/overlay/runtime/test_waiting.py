@@ -303,15 +303,17 @@ def test_an_upstream_that_is_there_is_patched_at_once(armed: Armed) -> None:
     assert core().scale(1) == 200
 
 
+@pytest.mark.parametrize("name", ["fakeup/train.py", "a_link.py"])
 def test_a_file_that_is_run_wakes_it(
-    armed: Armed, upstream: Upstream, capsys: pytest.CaptureFixture[str]
+    armed: Armed, upstream: Upstream, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
+    (upstream.root / "a_link.py").symlink_to("fakeup/train.py")
     upstream.write(
         train="import colorsys\ndef loss():\n    return 1\nif __name__ == '__main__':\n    print(loss())\n"
     )
     armed.patches = [upstream.patch({"fakeup.train:loss": lambda original, _: lambda: original() * 100})]
     sys.modules.pop("colorsys", None)
-    runpy.run_path(str(upstream.root / "fakeup/train.py"), run_name="__main__")
+    runpy.run_path(str(upstream.root / name), run_name="__main__")
     assert capsys.readouterr().out == "100\n"
     assert armed.loads == 1
 
