@@ -12,6 +12,7 @@ so that grep finds them whatever the application does to the root logger.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from overlay.model.rank import is_first, rank_and_host
 
@@ -93,6 +94,11 @@ def _write(level: str, message: str) -> None:
     logger.disabled = False  # `logging.config` disables every logger that it was not told of
     # Not by `log`, which says nothing where an application has called `logging.disable`. The record gets all
     # that `logging` gives one: a logger of the application's own may ask for it.
-    if _ORDER[level] >= logger.getEffectiveLevel():
-        about = ("overlay", _ORDER[level], __file__, 0, "overlay: %s", (message,))
+    if _ORDER[level] < logger.getEffectiveLevel():
+        return
+    about = ("overlay", _ORDER[level], __file__, 0, "overlay: %s", (message,))
+    try:
         logger.handle(logger.makeRecord(*about, None, "overlay", None, None))
+    except Exception as error:  # noqa: BLE001 -- what makes records, or handles them, may need what isn't there yet
+        with suppress(Exception):
+            sys.stderr.write(f"overlay: {message} (the application's logging failed: {error!r})\n")

@@ -21,8 +21,8 @@ STARTERS = (
 _NO_PROGRAMS = ("false", "file", "idle", "kill", "node", "profile", "record", "stat", "test", "true")
 #: Programs of Python that start a job's processes, by default in their own Python.
 LAUNCHERS = ("accelerate", "deepspeed", "ray", "torchrun")
-#: The option of a launcher that starts any program, which may be shortened.
-_NO_PYTHON = ("--no-py", "--no_py")
+#: The option of a launcher that starts any program, and how short it may be.
+_NO_PYTHON, _SHORTEST = "--no-python", len("--no-")
 #: The second line of a script that is started by the Python beside it.
 _BESIDE = re.compile(r"""'''exec' "\$\(dirname -- "\$\(realpath -- "\$0"\)"\)"/'([^'/]+)' """)
 #: How torchrun ends as a module.
@@ -91,7 +91,8 @@ def starts_elsewhere(words: Sequence[str]) -> bool:
         *takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "--module"), words[1:]),
         "",
     ]
-    if "--force_multi" in own or any(word.startswith(_NO_PYTHON) for word in own):
+    shortened = [word.replace("_", "-") for word in own if len(word) >= _SHORTEST]
+    if "--force_multi" in own or any(map(_NO_PYTHON.startswith, shortened)):
         return True
     options = [(*word.partition("=")[::2], after) for word, after in pairwise(own)]
     # DeepSpeed takes no notice of a file that is not there. The second one is its default.

@@ -26,6 +26,7 @@ from overlay.runtime.sites import (
 )
 from overlay.source.decide import variant_of
 from overlay.source.registry import module_of
+from overlay.source.source import Tree
 from overlay.verdict import TargetVerdict, Verdict
 
 TYPE_CHECKING = False
@@ -46,6 +47,8 @@ class Entry:
         self.reason = ""
         #: In one of the states `ENDED`, what it came to: a verdict, `failed` or `incomplete`.
         self.outcome = ""
+        #: What was decided on when it was last put in place.
+        self._tree = Tree()
         #: The code of the functions that it relies on, by their sites.
         self._relied_on: dict[str, list[Chain]] = {}
         variants = [variant for target in patch.targets for variant in target.variants]
@@ -175,11 +178,12 @@ class Entry:
             found.append((status, held, lost))
         return [*found, *(self.changed() if self.installed else ())]
 
-    def obstacle(self) -> str:
+    def obstacle(self, tree: Tree) -> str:
         """Return why it must not be put in place: what it relies on is not what it was tested with.
 
-        A wrapper that came after overlay, such as a timer, is no obstacle.
+        `tree`: what was decided on. A wrapper that came after overlay, such as a timer, is no obstacle.
         """
+        self._tree = tree
         faults = [
             f"{status.site} {text}; enable overlay first"
             for status, _, text in (() if self.installed else self.changed())
@@ -193,7 +197,7 @@ class Entry:
         variants = [variant_of(self.patch, target) for target in targets]
         for site in [site for one in variants if one for site in one.relied_on()]:
             now = upstreams(module, site) if site.partition(":")[0] == name else None
-            if now is not None and not has_chain(now, chains_at(module, site, read=True)):
+            if now is not None and not has_chain(now, chains_at(module, site, self._tree, read=True)):
                 return f"{site} is relied on, and is another one in the script that is run ({describe(now)})"
         return ""
 
@@ -213,7 +217,7 @@ class Entry:
                 continue
             if not known:
                 before = site.partition(":")[0] in self._there_before
-                self._relied_on[site] = chains_at(module, site, read=before)
+                self._relied_on[site] = chains_at(module, site, self._tree, read=before)
             codes = self._relied_on[site]
             # An upstream may put there what the patch replaces. Executed again, a module has the same code.
             own = f"{getattr(now, '__module__', '')}:{getattr(now, '__qualname__', '')}" in replaced

@@ -11,7 +11,7 @@ from overlay.errors import OverlayError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, ModuleType
+    from types import CodeType, FrameType, ModuleType
     from typing import Any
 
     #: Called with the name under which a module was imported, and the module.
@@ -46,8 +46,7 @@ class HookedLoader:
         """Execute the module, then report it."""
         self._hooked.add(self._name)
         spec = spec_of(module)
-        # If `python -m` runs the module next, it gets the code from this spec's loader.
-        if spec is not None and not any(word.endswith(self._name) for word in sys.orig_argv):
+        if spec is not None and not _is_run_next(self._name):
             spec.loader = self.real
         module.__loader__ = self.real
         self.real.exec_module(module)
@@ -75,6 +74,19 @@ class HookedLoader:
         module = self.real.load_module(name)
         self._imported(self._name, module)
         return module
+
+
+def _is_run_next(name: str) -> bool:
+    """Return whether a module is about to be run as `__main__` too, by code that its spec's loader has.
+
+    `runpy` imports the package of a module first, which may import the module.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 -- who imports it
+    while frame is not None and not (
+        frame.f_globals.get("__name__") == "runpy" and frame.f_locals.get("mod_name") == name
+    ):
+        frame = frame.f_back
+    return frame is not None or any(word.endswith(name) for word in sys.orig_argv)
 
 
 def when_executed(spec: ModuleSpec, name: str, imported: Imported) -> None:

@@ -286,7 +286,7 @@ class Session:
         try:
             load_effect(module_of(entry.patch.id))
             tree = self._source()
-            if reason := entry.obstacle() or (entry.differs(name, module) if run_as(module) else ""):
+            if reason := entry.obstacle(tree) or (entry.differs(name, module) if run_as(module) else ""):
                 raise ConflictError(reason)  # noqa: TRY301
             sites = [prepare(entry.patch.id, module, item, tree) for item in missing]
             self._put(entry, sites, first=name not in self._executed_before)

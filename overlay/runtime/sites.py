@@ -97,20 +97,21 @@ def upstreams(module: object, site: str) -> Any:
 Chain = tuple[CodeType, ...]
 
 
-def chains_at(module: object, site: str, *, read: bool) -> list[Chain]:
+def chains_at(module: object, site: str, tree: Tree, *, read: bool) -> list[Chain]:
     """Return the code that a function has at a site by its source, none for anything but a function.
 
-    What a decorator made, or one of two definitions, is believed to be right unless it wraps another function
-    than the source has. Unless `read`, so is a function that says it is from there.
+    `tree`: what was decided on. What a decorator made, or one of two definitions, is believed to be right
+    unless it wraps another function than the source has. Unless `read`, so is a function that says it is from
+    there.
     """
     found = upstreams(module, site)
     there = [chain for chain in [chain_of(found)] if chain]
     if there and not read and not is_wrapper(found):
         own = (found.__module__, found.__code__.co_filename, found.__qualname__)
-        if own == (getattr(module, "__name__", None), getattr(module, "__file__", None), split_site(site)[1]):
+        home, name = split_site(site)
+        if own == (getattr(module, "__name__", None), tree.file(home), name):
             return there
     with suppress(SourceError):
-        tree = Tree()
         codes = [code for code in tree.code(tree.chain(site)[-1]) if code.co_flags & CO_OPTIMIZED]
         by_source: list[Chain] = [(_unpadded(code),) for code in codes]  # the rest are classes
         if by_source and not tree.obstacle(site):

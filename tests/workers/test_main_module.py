@@ -44,6 +44,20 @@ def ledger():
     return [status.state, [site.state for site in status.sites]]
 
 
+def answer(pipe):
+    pipe.send(Trainer().fit(1))
+
+
+def spawned():
+    from multiprocessing import get_context
+    context = get_context("spawn")
+    mine, other = context.Pipe()
+    process = context.Process(target=answer, args=(other,))
+    process.start()
+    other.close()
+    return mine.recv()
+
+
 def main(fit=Trainer.fit):
     import pickle
     same = pickle.loads(pickle.dumps([loss, Trainer.fit])) == [loss, Trainer.fit]
@@ -52,6 +66,7 @@ def main(fit=Trainer.fit):
     found |= {"spec": spec, "package": __package__, "loader": type(__loader__).__name__, "file": __file__}
     found |= {"ledger": ledger(), "again": again() if "again" in sys.argv else None}
     found["after"] = ledger()
+    found["spawned"] = spawned() if "spawn" in sys.argv else None
     print(json.dumps(found))
     if "raise" in sys.argv:
         raise RuntimeError("of the trainer")
@@ -160,6 +175,17 @@ def test_what_was_imported_before_it_is_run_is_patched_too(site: Venv, tmp_path:
     (tmp_path / "sitecustomize.py").write_text("import fakeup.train")
     made = found(site.run("-W", "ignore", "-m", "fakeup.train", "again", PYTHONPATH=str(tmp_path), **STRICT))
     assert (made["fit"], made["again"], made["ledger"], made["after"]) == (PATCHED, PATCHED, APPLIED, APPLIED)
+
+
+def test_a_package_that_imports_it_keeps_no_copy_out(site: Venv) -> None:
+    package = site.site / "fakeup/__init__.py"
+    before = package.read_text()
+    package.write_text(f"{before}\nfrom fakeup import train\n")
+    try:
+        made = found(site.run("-W", "ignore", "-m", "fakeup.train", "spawn", **STRICT))
+    finally:
+        package.write_text(before)
+    assert (made["fit"], made["spawned"]) == (PATCHED, PATCHED)
 
 
 def test_overlay_run_and_a_pin_hold_it(site: Venv, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_launcher_that_is_told_to_start_no_python_may_start_any(worksite: Venv
     for words in (
         ["torchrun", "--no-python", "--nproc-per-node", "1", "./x"], [*run, "--no-python", "sh", "x.sh"],
         ["accelerate", "launch", "--no_python", "x"], ["deepspeed", "--no_python", "python", "x.py"],
-        ["torchrun", "--no-py", "x"],
+        ["torchrun", "--no-p", "x"],
     ):  # fmt: skip
         said = refused(worksite, "--strict", *words, **path)
         program_of = f"`{' '.join(run)}`" if words[0] == "python" else words[0]

@@ -272,6 +272,16 @@ def test_no_import_fails_of_it(job: Job) -> None:
     assert job.said() == ["overlay: the configuration of this job cannot be logged: ValueError: no"]
 
 
+def test_what_an_application_makes_records_with_fails_no_import(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that asks `torch.distributed` for a rank that the process doesn't have yet."""
+    monkeypatch.setattr(logging, "_logRecordFactory", lambda *_, **__: 1 / 0)
+    log.warning("NOT applied a")
+    (said,) = job.said()
+    assert said.startswith("overlay: NOT applied a (the application's logging failed: ZeroDivisionError(")
+
+
 def test_a_warning_comes_from_every_rank_once_in_a_session(job: Job) -> None:
     job.set("RANK", "1")
     log.warning("NOT applied a")

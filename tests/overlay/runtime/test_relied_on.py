@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from opcode import opmap
 from typing import Any
@@ -265,6 +266,35 @@ def test_a_file_that_changed_since_its_import_is_a_conflict(upstream: Upstream, 
     (found,) = engine.status().patches
     assert found.verdict is not None
     assert found.verdict.verdict == "conflict"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_another_file_than_was_decided_on_is_seen(
+    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Under the upstream's name, once another import has had everything decided."""
+    upstream.write(
+        core=CORE, first="def f():\n    return 1\n", other="def helper(value):\n    return value\n"
+    )
+    (upstream.root / "own.py").write_text("def helper(value):\n    return value + 1\n")
+    engine = engines(
+        upstream.patch({"fakeup.first:f": lambda original, _: lambda: original() + 1}, name="fakeup.first"),
+        upstream.patch({"fakeup.core:scale": triple}, "fakeup.other:helper"),
+    )
+    engine.enable(strict=True)
+    upstream.load("fakeup.core" if late else "fakeup.first")
+    spec: Any = importlib.util.spec_from_file_location("fakeup.other", upstream.root / "own.py")
+    own = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "fakeup.other", own)
+    spec.loader.exec_module(own)
+    said = "fakeup.other:helper is relied on, and was replaced by "
+    if late:
+        found = next(one for one in engine.status().patches if one.patch == "fakeup.scale")
+        assert (found.state, found.in_force) == ("incomplete", False)
+        assert said in found.reason
+    else:
+        with pytest.raises(PatchError, match=said):
+            upstream.load()
 
 
 @pytest.mark.parametrize(("change", "state"), [(timed, "incomplete"), (lambda _: len, "skipped")])
