@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 #: What `multiprocessing` knows of its fork server, which ends when the descriptor is closed: it stays open.
 _SERVER = ("_forkserver_pid", "_forkserver_address", "_forkserver_alive_fd")
 _UNPATCHED = "processes that it starts run without patches"
+_START_UP_FILE = "see to it that they read the start-up file, as `overlay doctor` says"
 
 
 class Spawned(Interception):
@@ -95,7 +96,9 @@ class Spawned(Interception):
             if here().strict or settings.pin():
                 raise
             reason, way_out = str(error), "correct that setting"
-        if reason := reason or self._why_unarmed() or self._why_other(python):
+        if not reason and (reason := self._why_unarmed()):
+            way_out = f"{_START_UP_FILE}, or (unless in strict mode) {way_out}"
+        if reason := reason or self._why_other(python):
             self._refuse(f"{_UNPATCHED}: {NOT_ENABLED}, as {reason}", way_out)
         return not reason
 

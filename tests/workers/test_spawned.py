@@ -167,6 +167,7 @@ def test_where_no_process_is_armed_it_is_loud(worksite: Venv, tmp_path: Path) ->
     assert done.stderr.count("run without patches: overlay is not enabled at their start, as ") == 1
     assert strict.returncode == 1
     assert "WorkersError: multiprocessing: " in strict.stderr
+    assert "What to do: see to it that they read the start-up file, as `overlay doctor` says" in strict.stderr
 
 
 @pytest.mark.parametrize(
