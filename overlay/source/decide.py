@@ -52,8 +52,8 @@ def make_plan(
 def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree) -> dict[str, Verdict]:
     """Return the verdicts with inclusions, conflicts and requirements between patches settled. Never raises.
 
-    Two patches that would both apply to one site (or one to a class and one to its method) conflict, and so
-    does a patch with a requirement that does not apply. A name that a module imported and the site that it is
+    Two patches that would both apply to one site (or one to a class and one to its method) conflict. So does
+    a patch with a requirement that does not apply, or with a pack that replaces what it relies on. A name that a module imported and the site that it is
     imported from count as one: else what runs would depend on which of them is replaced first.
     """
     settled = dict(verdicts)
@@ -79,6 +79,9 @@ def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree
             what = f"{mine} too" if mine == theirs else f"{theirs}, which bears on {mine}"
             reason = f"{other} claims {what}: select one of them"
             settled[name] = settled[name].replace(verdict="conflict", reason=reason)
+    for name, other in permutations(claims, 2):
+        if reason := _undermined(by_id[name], applying[name], by_id[other], claims[other]):
+            settled[name] = settled[name].replace(verdict="conflict", reason=reason)
     for name in in_order(by_id):
         for needed in by_id[name].requires:
             got = settled[needed].verdict if needed in settled else "not-selected"
@@ -87,6 +90,21 @@ def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree
                 reason += ": select it, too" if needed not in settled else ""
                 settled[name] = settled[name].replace(verdict="conflict", reason=reason)
     return settled
+
+
+def _undermined(patch: Patch, verdict: Verdict, other: Patch, claimed: Mapping[str, list[str]]) -> str:
+    """Return why a patch cannot go with one of a pack that replaces what it relies on, empty if it can.
+
+    Those of one maker are tested together, and a pack's with what comes with overlay; so is what the other
+    one requires.
+    """
+    maker = other.id.rpartition("/")[0]
+    if maker in ("", patch.id.rpartition("/")[0]) or patch.id in other.requires:
+        return ""
+    variants = [variant_of(patch, target) for target in verdict.targets]
+    relied = [site for variant in variants if variant for site in variant.relied_on()]
+    shared = sorted(site for site in relied if any(_overlap(site, theirs) for theirs in claimed))
+    return f"{other.id} replaces {shared[0]}, which it relies on: select one of them" if shared else ""
 
 
 def _included(patches: Mapping[str, Patch], verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:

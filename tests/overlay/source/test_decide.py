@@ -75,6 +75,32 @@ def test_conflict_between_two_patches_on_one_site_or_on_its_class() -> None:
     assert {verdict.verdict for verdict in apart.values()} == {"apply"}
 
 
+@pytest.mark.parametrize(
+    ("relies", "replaces", "requires", "word"),
+    [
+        ("lib.f", "bee/lib.g", False, "conflict"),
+        ("acme/lib.f", "bee/lib.g", False, "conflict"),
+        ("lib.f", "bee/lib.g", True, "apply"),  # its author has tried both
+        ("bee/lib.f", "bee/lib.g", False, "apply"),
+        (
+            "bee/lib.f",
+            "lib.g",
+            False,
+            "apply",
+        ),  # a contract of a pack is run with all that comes with overlay
+    ],
+)
+def test_a_pack_that_replaces_what_another_patch_relies_on(
+    relies: str, replaces: str, requires: bool, word: str
+) -> None:
+    one = patch(variant("lib.core:A.g"), name=relies)
+    other = patch(variant(site="lib.core:A.g"), name=replaces, requires=(relies,) if requires else ())
+    settled = settle([one, other], {p.id: look(p) for p in (one, other)}, tree())
+    assert (settled[relies].verdict, settled[replaces].verdict) == (word, "apply")
+    said = f"{replaces} replaces lib.core:A.g, which it relies on: select one of them"
+    assert settled[relies].reason == (said if word == "conflict" else "")
+
+
 def test_a_requirement_that_does_not_apply() -> None:
     one, two = (patch(requires=("lib.other",)), patch(variant(site="lib.core:A.g"), name="lib.other"))
     table = Table(rows(one))
