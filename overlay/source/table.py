@@ -10,7 +10,7 @@ has two parts:
 
 A row decides on a source in one of two ways:
 
-1. By the files: they are those of `on`. Then nothing is parsed.
+1. By the files: they are those of `on`. Then nothing is parsed, but for where a site is imported from.
 2. By the sites: each of `sites` is as it says, and all rows that fit in this way say the same. A row that
    says that nothing is to be done must have all sites that the patch names. If none that the patch replaces
    is there, another one must differ from all rows that apply: else an upstream that moved the functions
@@ -148,10 +148,14 @@ class Table:
         return row
 
     def by_files(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
-        """Return the row that has the files of a source."""
+        """Return the row that has the files of a source, and what is imported from others of that project."""
         digest = files_digest(target, tree)
         rows = [row for row in self._of(patch.id, target.project.name) if digest in row.on]
-        return rows[-1] if rows and rows[-1].is_current(target) else None
+        if not rows or not rows[-1].is_current(target):
+            return None
+        named = target.sites()
+        more = [one for one in rows[-1].sites.items() if one[0] not in named]
+        return rows[-1] if all(is_so(site, said, tree) for site, said in more) else None
 
     def by_sites(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
         """Return the row that decides by the sites, whatever else the files have in them."""

@@ -130,6 +130,10 @@ def _applied(variant: Variant, target: Target, blank: Row, tree: Tree) -> Row:
     ours = {site.partition(":")[0] for site in target.sites()}
     chains = [tree.chain(item.site) for item in variant.replacements if not item.new]
     hops = [hop for chain in chains for hop in pairwise(chain)]
+    # Of an imported name, a site has the import alone. What it is counts too, unless it is another project's.
+    for site, origin in [*hops, *(hop for one in variant.relied_on() for hop in pairwise(tree.chain(one)))]:
+        if origin.partition(".")[0] == site.partition(".")[0] and (digest := tree.digest(origin)):
+            sites.setdefault(origin, digest)
     return blank.replace(
         verdict=APPLY,
         variant=variant.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from decide_cases import FILES, F, never, patch, rows, tree, variant
+from decide_cases import FILES, F, look, never, patch, rows, tree, variant
 from fake_upstream import MemoryTree
 
 from overlay.desk.prove.rows import text_of, trial, unjudged
@@ -114,3 +114,18 @@ def test_a_table_is_read_as_it_was_written() -> None:
     text = text_of({"lib==1.2.0": {"date": "2026-01-01"}}, made)
     assert rows_in(text.encode(), "x") == made
     assert len(text.splitlines()) == 7
+
+
+@pytest.mark.parametrize("relied", [False, True])
+def test_where_an_imported_name_is_defined_counts_too(relied: bool) -> None:
+    """The site has the import alone, and its file is the same when the function is mended."""
+    core = "from lib.new import f\n\nclass A:\n    def g(self):\n        return f(1)\n"
+    subject = patch(variant(F, site="lib.core:A.g") if relied else variant())
+    before = tree(core=core, new="def f(x):\n    return x\n")
+    (row,) = rows(subject, on=before)
+    assert row.sites["lib.new:f"] == before.digest("lib.new:f")
+    assert look(subject, before, row).verdict == "apply"
+    assert look(subject, tree(core=core, new="# moved\n\ndef f(x):\n    return x\n"), row).verdict == "apply"
+    mended = look(subject, tree(core=core, new="def f(x):\n    return 2 * x\n"), row)
+    assert mended.verdict == "unknown-source"
+    assert "lib.new:f has an unknown digest" in mended.reason
