@@ -39,6 +39,13 @@ from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
 from overlay.source.registry import load_patches
 
+#: What installs a launcher, and the module that starts it.
+_AS_MODULE = {
+    "accelerate": ("accelerate", "accelerate.commands.accelerate_cli"),
+    "deepspeed": ("deepspeed", "deepspeed.launcher.runner"),
+    "ray": ("ray", "ray.scripts.scripts"),
+    "torchrun": ("torch", "torch.distributed.run"),
+}
 #: The exit codes of a shell for a command that cannot be started.
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: The options of `overlay run` that take a value.
@@ -217,9 +224,10 @@ def _of_first_line(word: str, answer: Reply | None) -> str:
     if answer is None or not answer.other or is_python(word):
         return ""
     name = os.path.basename(word)
+    package, module = _AS_MODULE.get(OTHER_NAMES.get(name, name), (name, "..."))
     return (
-        f". The first line of {word} names it: take it off the PATH, install {name} where overlay is, or start "
-        "it by `python -m`"
+        f". The first line of {word} names it: take it off the PATH, install {package} where overlay is, or "
+        f"start it by `python -m {module}`"
     )
 
 

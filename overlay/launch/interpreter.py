@@ -86,7 +86,7 @@ def starts_elsewhere(words: Sequence[str]) -> bool:
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
     if name not in LAUNCHERS:
-        return name in _ELSEWHERE
+        return name in _ELSEWHERE or name.endswith(".pex")  # which goes on in a Python that it chooses
     own = [
         *takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "--module"), words[1:]),
         "",

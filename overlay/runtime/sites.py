@@ -401,7 +401,12 @@ def _check_parameters(
 def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     """Give a replacement the docstring, annotations and attributes of the original, and our marks."""
     made.__doc__ = original.__doc__
-    made.__annotations__ = {name: _meant(one, original) for name, one in original.__annotations__.items()}
+    made.__annotations__ = dict(original.__annotations__)
+    for (
+        name,
+        one,
+    ) in original.__annotations__.items():  # a comprehension would be one more who holds the original
+        made.__annotations__[name] = _meant(one, original)
     if made.__dict__.pop("__wrapped__", None) is not None:  # through it, `functools.wraps` gave the signature
         made.__signature__ = signature(original)  # type: ignore[attr-defined]
     made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})
@@ -480,7 +485,7 @@ def take_out(sites: Sequence[InstalledSite]) -> list[str]:
                 setattr(site.parent, site.name, site.before)
         elif not site.past and not site.restored:  # an interrupted call may have restored it
             left.append(f"{site.site}: somebody replaced it since")
-    searched = [site for site in sites if site.is_definition]
+    searched = [site for site in sites if site.before is not None]
     found = rebind([(after, before) for site in searched for before, after in site.pairs()])
     owners = [site for site in searched for _ in site.pairs()]
     for site, rebinding in zip(owners, found, strict=True):

@@ -114,7 +114,10 @@ def test_a_launcher_of_another_python_is_told_by_its_first_line(
     """As that of an image, behind an environment that has none: the PATH is right."""
     program(tmp_path / "torchrun", f"#!{other.python}\n")
     path = {"PATH": f"{worksite.on_path()['PATH']}:{tmp_path}"}
-    what = "names it: take it off the PATH, install torchrun where overlay is, or start it by `python -m`"
+    what = (
+        "names it: take it off the PATH, install torch where overlay is, or start it by "
+        "`python -m torch.distributed.run`"
+    )
     for words in (["nohup", "torchrun", "x.py"], ["sh", "-c", "torchrun x.py"]):
         assert what in refused(worksite, "--strict", *words, **path)
     check = worksite.read_failing("doctor", OVERLAY="1", **path)["checks"]
@@ -185,6 +188,8 @@ def test_a_launcher_that_may_have_a_python_of_its_own_is_started_only_if_neither
     """As `uv run`, `srun` and `docker run` may, which no look at the words can tell."""
     (tmp_path / "uv").symlink_to(str(shutil.which("env")))
     launcher = str(tmp_path / "uv")
+    program(tmp_path / "app.pex", f"#!{worksite.python}\n")  # which may go on in another Python
+    assert "cannot tell which Python" in refused(worksite, "--strict", str(tmp_path / "app.pex"))
     file = str(tmp_path / "overlay.lock")
     worksite.read("lock", "--file", file)
     said = f"overlay cannot tell which Python {launcher} starts. What to do: move `overlay run` behind it"

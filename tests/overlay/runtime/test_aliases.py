@@ -38,7 +38,9 @@ def load(upstream: Upstream) -> Any:
     return upstream.load("fakeup.user")
 
 
-def test_a_site_that_is_an_imported_name_is_that_name_alone(upstream: Upstream, engines: Engines) -> None:
+def test_a_site_that_is_an_imported_name_is_that_name_alone(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
     user, core = load(upstream), upstream.load()
     original = core.scale
     engine = engines(upstream.patch({"fakeup.user:scale": triple}))
@@ -46,8 +48,12 @@ def test_a_site_that_is_an_imported_name_is_that_name_alone(upstream: Upstream, 
     assert user.scale(1) == 200
     assert core.scale is user.other is original
     assert pickle.loads(pickle.dumps(user.scale)) is user.scale  # noqa: S301
+    alias, held = ModuleType("alias"), [user.scale]
+    alias.scale = user.scale  # type: ignore[attr-defined]
     engine.disable()
-    assert user.scale is original
+    assert user.scale is vars(alias)["scale"] is original
+    assert held[0] is not original
+    assert "left behind by fakeup.scale: fakeup.user:scale: something still holds" in capsys.readouterr().err
 
 
 def test_a_holder_that_cannot_be_changed_is_told_and_in_strict_mode_the_patch_taken_out(
