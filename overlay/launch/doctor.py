@@ -313,6 +313,8 @@ def _pythons(*, settled: bool) -> list[Check]:
     """
     checks: dict[str, Check] = {}
     own = [(os.path.basename(one.path), one) for one in on_path()]
+    if ranks := os.environ.get("PYTHON_EXEC"):  # which torchrun starts
+        own.append(("PYTHON_EXEC", Interpreter(path=ranks)))
     launchers = [(name, interpreter_of([name])) for name in LAUNCHERS]
     for name, interpreter in [*own, *((name, one) for name, one in launchers if one)]:
         try:

@@ -29,8 +29,9 @@ _BESIDE = re.compile(r"""'''exec' "\$\(dirname -- "\$\(realpath -- "\$0"\)"\)"/'
 _TORCHRUN = (".distributed.launch", ".distributed.run")
 #: Programs that start a command or a kernel in another environment or on another machine; of Ray, commands.
 _ELSEWHERE = (
-    "asdf", "conda", "dstack", "hatch", "jupyter", "mamba", "mpiexec", "mpirun", "nox", "papermill", "pdm",
-    "pipenv", "poetry", "pyenv", "sky", "srun", "torchx", "tox", "uv",
+    "asdf", "conda", "dotenv", "dstack", "hatch", "honcho", "jupyter", "jupyterlab", "mamba", "mpiexec",
+    "mpirun", "nbconvert", "notebook", "nox", "papermill", "pdm", "pipenv", "pipx", "poetry", "pyenv", "sky",
+    "srun", "torchx", "tox", "uv",
 )  # fmt: skip
 _RAY_ELSEWHERE = ("exec", "submit", "up")
 #: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.
@@ -86,7 +87,8 @@ def starts_elsewhere(words: Sequence[str]) -> bool:
     if name == "ray":
         return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
     if name not in LAUNCHERS:
-        return name in _ELSEWHERE or name.endswith(".pex")  # which goes on in a Python that it chooses
+        # A PEX goes on in a Python that it chooses.
+        return name in _ELSEWHERE or name.startswith("jupyter-") or name.endswith(".pex")
     own = [
         *takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "--module"), words[1:]),
         "",

@@ -80,7 +80,8 @@ class Tree:
 
     def obstacle(self, site: str) -> str:
         """Return why no function can take the place of a site, empty if one can. Raises `SourceError`."""
-        if any(name.startswith("__") and not name.endswith("__") for name in site.split(".")):
+        members = split_site(site)[1].split(".")[1:]
+        if any(name.startswith("__") and not name.endswith("__") for name in members):
             return f"{site} has a private name, which Python stores under another one"
         found = self._answer(self.chain(site)[-1], shape.obstacle)
         return f"{site} {found}" if found else ""
@@ -124,8 +125,10 @@ class Tree:
         module, qualname = split_site(site)
         found = self._code(module)
         for name in qualname.split("."):
-            constants = [constant for one in found for constant in one.co_consts]
-            found = [one for one in constants if isinstance(one, CodeType) and one.co_name == name]
+            parts = _inside(found)
+            # Python 3.12 puts what has parameters of types into code of its own.
+            parts += _inside(one for one in parts if one.co_name == f"<generic parameters of {name}>")
+            found = [one for one in parts if one.co_name == name]
         return [bare(one) for one in found]
 
     def _code(self, module: str) -> list[CodeType]:
@@ -301,6 +304,10 @@ class Tree:
         spec = self._spec(package)
         found += [] if spec is None else portions(spec.submodule_search_locations)
         return list(dict.fromkeys(found))
+
+
+def _inside(codes: Iterable[CodeType]) -> list[CodeType]:
+    return [part for code in codes for part in code.co_consts if isinstance(part, CodeType)]
 
 
 def _wrong(module: str, what: str, error: Exception) -> str:

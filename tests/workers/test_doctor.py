@@ -87,6 +87,8 @@ def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> N
     assert check["answer"] == "no"
     assert check["found"].startswith(str(other.folder))
     assert "is a different Python, without overlay: install overlay there as well" in check["todo"]
+    given = {"OVERLAY": "1", "PYTHON_EXEC": str(other.python), **worksite.on_path()}
+    assert checks(worksite.read_failing("doctor", **given))["PYTHON_EXEC"]["answer"] == "no"
 
 
 def test_a_python_of_another_version_in_the_same_folder(worksite: Venv, tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ def test_a_launcher_that_is_told_to_start_no_python_may_start_any(worksite: Venv
         said = refused(worksite, "--strict", *words, **path)
         program_of = f"`{' '.join(run)}`" if words[0] == "python" else words[0]
         assert f"overlay cannot tell which Python {program_of} starts. What to do: move `overlay run`" in said
+    program(tmp_path / "jupyter-nbconvert", f"#!{worksite.python}\n")
+    said = "cannot tell which Python jupyter-nbconvert starts"
+    assert said in refused(worksite, "--strict", "jupyter-nbconvert", "x.ipynb", **path)
     for words in (["x.py", "--no-python"], ["./x", "--no-persist"]):
         assert overlay_run(worksite, "--strict", "torchrun", *words, **path).stdout == "ran\n"
 

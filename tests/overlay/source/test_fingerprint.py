@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from fake_upstream import MemoryTree
 
@@ -54,3 +56,10 @@ def test_what_is_not_there_has_none_and_each_of_several_has_one() -> None:
     assert tree.code("m:h") == []
     one, other = tree.code("m:f")
     assert one != other
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no parameters of types")
+def test_what_has_parameters_of_types_has_code() -> None:
+    text = "def f[T](x: T) -> T:\n    return x\n\nclass A[T]:\n    def g(self):\n        return 1\n"
+    tree = MemoryTree({"m.py": text})
+    assert [code.co_name for site in ("m:f", "m:A.g") for code in tree.code(site)] == ["f", "g"]

@@ -30,13 +30,15 @@ CLASS = "class A:\n    {}\n    def g(self):\n        return 1\n"
         ("from .none import f\n", F, ""),
         ("def f(x): pass\n", F, ""),
         ("def __f(x): pass\n", "lib.core:__f", ""),
+        ("def f(x): pass\n", "lib.__main__:f", ""),
         (CLASS.format("@staticmethod"), "lib.core:A.g", ""),
         (CLASS.format("@classmethod"), "lib.core:A.g", ""),
         ("@deco\nclass A:\n    def __init__(self): pass\n", "lib.core:A.__init__", ""),
     ],
 )
 def test_what_is_no_plain_function_at_run_time_is_never_tried(core: str, site: str, words: str) -> None:
-    source = MemoryTree({**FILES, "lib/core.py": core, "lib/other.py": "@deco\ndef f(x): pass\n"})
+    other = "@deco\ndef f(x): pass\n"
+    source = MemoryTree({**FILES, "lib/core.py": core, "lib/__main__.py": core, "lib/other.py": other})
     subject = patch(variant(site=site))
     found = trial(subject, source, Table([]), "here")
     assert bool(found.choices) is not bool(words)
