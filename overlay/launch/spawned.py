@@ -18,6 +18,7 @@ from overlay.launch.workers import NOT_ENABLED, Interception, variables
 from overlay.model import settings
 from overlay.model.text import counted
 from overlay.runtime.process import here
+from overlay.source.selection import choose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class Spawned(Interception):
 def _check_settings() -> None:
     """Raise `OverlayError` if a process with the settings of now could not be enabled."""
     settings.check()
+    choose(here().known())
     pin = settings.pin()
     if pin and not pin.startswith(settings.DIGEST_PREFIX):
         from overlay.records.lock import read

@@ -407,8 +407,8 @@ class Session:
                 gone.add(other.patch.id)
         more = ", ".join(sorted(gone - {entry.patch.id}))
         text = f"{self.chosen.without(gone)} leaves it out"
-        text += "" if self.chosen.given else " (with `overlay run --patches`: set it there)"
-        return f"{text}, with {more}, which cannot be applied either" if more else text
+        text += f", with {more}, which cannot be applied either" if more else ""
+        return text if self.chosen.given else f"{text}; under `overlay run --patches`, give it there"
 
     # -- deciding ------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from glob import escape, glob
 from hashlib import sha256
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, distributions
-from importlib.util import resolve_name
+from importlib.util import decode_source, resolve_name
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -217,8 +217,13 @@ class Tree:
         if spec.has_location and is_endless(spec.origin or ""):
             raise SourceError(f"{spec.origin} is no file of at most {LARGEST} bytes")
         get_source = getattr(spec.loader, "get_source", None)
+        is_file = spec.has_location and (spec.origin or "").endswith(".py")
         try:
-            text: str | None = None if get_source is None else get_source(module)
+            text: str | None = None
+            if get_source is not None:
+                text = get_source(module)
+            elif is_file and (data := read_file(spec.origin or "", spec)) is not None:
+                text = decode_source(data)  # as under pytest, which writes assertions anew
         except Exception as error:  # whatever a loader of someone else's raises
             raise SourceError(_wrong(module, "cannot be read", error)) from error
         if text is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +107,12 @@ def test_a_pool_whose_processes_would_stop_at_their_start_is_not_made(worksite: 
     code += "try: multiprocessing.get_context('spawn').Pool(1)\nexcept Exception as error: print(error)"
     done = worksite.run("-c", code, **PACK, OVERLAY="1", OVERLAY_PIN=file)
     assert f"there is no lock {file}" in done.stdout, done.stderr
-    for strict in ("0", "1"):
-        code = code.replace(f"os.remove({file!r})", "os.environ['OVERLAY_LOG'] = 'loud'")
-        done = worksite.run("-c", code, **PACK, OVERLAY="1", OVERLAY_STRICT=strict)
+    whats = {"OVERLAY_LOG": "OVERLAY_LOG='loud'", "OVERLAY_PATCHES": "'loud' names no patch"}
+    for (name, what), strict in product(whats.items(), "01"):
+        made = code.replace(f"os.remove({file!r})", f"os.environ[{name!r}] = 'loud'")
+        done = worksite.run("-c", made, **PACK, OVERLAY="1", OVERLAY_STRICT=strict)
         said = done.stdout if strict == "1" else done.stderr
-        assert "OVERLAY_LOG='loud'" in said, (done.stdout, done.stderr)
+        assert what in said, (done.stdout, done.stderr)
         assert strict == "1" or "What to do: correct that setting" in said
 
 

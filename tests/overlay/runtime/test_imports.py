@@ -245,6 +245,30 @@ def test_two_threads_import_two_modules_whose_factories_import_each_other(
     assert sys.modules["fakeup.right"].scale(1) == 200
 
 
+def test_a_loader_that_cannot_be_asked_for_the_source_has_a_file(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of pytest, which writes assertions anew."""
+
+    class Finder:
+        create_module = staticmethod(lambda _: None)
+
+        def exec_module(self, module: Any) -> None:
+            file = upstream.root / "fakeup/core.py"
+            exec(compile(file.read_text(), file, "exec", dont_inherit=True), vars(module))  # noqa: S102
+
+        def find_spec(self, name: str, *_: object) -> Any:
+            if name != "fakeup.core":
+                return None
+            file = str(upstream.root / "fakeup/core.py")
+            return importlib.util.spec_from_file_location(name, file, loader=self)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    engine = enabled(upstream.patch(), strict=True)
+    assert upstream.load().scale(1) == 200
+    assert engine.status().patches[0].state == "applied"
+
+
 def test_a_target_without_source(upstream: Upstream, enabled: Engines) -> None:
     import py_compile
 
