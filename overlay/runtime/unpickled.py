@@ -7,13 +7,18 @@ replacement therefore carries a mark, which notes where it is unpickled.
 
 from __future__ import annotations
 
+import gc
+from types import FunctionType
+
 from overlay import log
 from overlay.errors import PatchError
 from overlay.ledger import CAME
+from overlay.model import settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
     from overlay.ledger import PatchStatus, Status
 
@@ -56,6 +61,36 @@ def arrive(label: str, site: str) -> Mark:
         if status is not None and status.enabled and (status.strict or status.pinned):
             raise PatchError(text)
     return mark(label, site)
+
+
+def look_for_plain(module: str, space: dict[str, Any]) -> None:
+    """Warn of functions that came by value from a process that ran their module unpatched.
+
+    `space` is their namespace. A patch that applies here replaces them in the module, but not in what came.
+    Raises `PatchError` if this process is enabled in strict mode, or pinned.
+    """
+    from overlay.runtime.process import here
+    from overlay.runtime.search import ORIGINAL, OWNER
+    from overlay.source.decide import variant_of
+
+    engine = here()
+    functions = [one for one in gc.get_referrers(space) if type(one) is FunctionType]
+    for verdict in engine.decided():
+        variants = [variant_of(engine.known()[verdict.patch], target) for target in verdict.targets]
+        sites = [one.site for variant in variants if variant for one in variant.replacements]
+        for function in functions:
+            holders = gc.get_referrers(function)
+            ours = any(type(one) is dict and one.get(ORIGINAL) is function for one in holders)
+            site = f"{module}:{function.__qualname__}"
+            if verdict.verdict != "apply" or site not in sites or ours or OWNER in vars(function):
+                continue
+            text = (
+                f"half-patched: {site} came here pickled by a process that is not patched: {verdict.patch} "
+            )
+            text += "does not reach it. Start that process with overlay, too"
+            log.warning(text)
+            if engine.strict or settings.pin():
+                raise PatchError(text)
 
 
 def half_patched(patches: Iterable[PatchStatus]) -> tuple[str, ...]:

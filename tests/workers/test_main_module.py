@@ -249,6 +249,34 @@ def test_a_function_of_a_script_that_came_pickled_runs_no_script(site: Venv) -> 
     assert done.stdout.split() == [str(PATCHED)], done.stderr
 
 
+SENT = """
+import cloudpickle, runpy, sys
+sys.argv = ["x"]
+made = runpy.run_module("fakeup.train", None, "__main__", True)
+sys.modules["__main__"].__dict__.update(made)
+open("sent.pickle", "wb").write(cloudpickle.dumps((made["Trainer"], made["again"])))
+"""
+
+
+@pytest.mark.parametrize("environ", [{}, STRICT], ids=["plain", "patched"])
+def test_what_an_unpatched_process_sends_by_value_is_loud(
+    site: Venv, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """As a launcher that runs a trainer's file, and pickles it for jobs on other machines."""
+    pytest.importorskip("cloudpickle")
+    sends = site.run("-c", SENT.replace("sent.pickle", str(tmp_path / "sent.pickle")), **environ)
+    assert sends.returncode == 0, sends.stderr
+    code = f"import pickle; T, again = pickle.load(open({str(tmp_path / 'sent.pickle')!r}, 'rb')); "
+    code += "print(again(), T().fit(1))"
+    if environ:
+        assert site.run("-c", code, **STRICT).stdout.split() == [str(PATCHED)] * 2
+        return
+    said = "half-patched: fakeup.train:Trainer.fit came here pickled by a process that is not patched: "
+    loose, strict = site.run("-c", code, **ENVIRON), site.run("-c", code, **STRICT)
+    assert (loose.stdout.split(), loose.stderr.count(said)) == ([str(PATCHED), str(PLAIN)], 1), loose.stderr
+    assert (strict.returncode, f"PatchError: {said}" in strict.stderr) == (1, True), strict.stderr
+
+
 #: A trainer that enables overlay by itself, and one that starts a process which runs it again.
 ENABLED = """
 if __name__ == "__main__":
