@@ -99,7 +99,7 @@ class WatchingFinder:
         if hooked and type(module).__module__ == "importlib.util":
             return False  # of a `LazyLoader`: it is executed when somebody takes a name from it
         if not getattr(spec, "_initializing", False):
-            return True
+            return hooked or not _is_running(module)
         # A circular import, say. If the hook has seen it, another thread is importing it, and it is reported.
         if spec is not None and not hooked and self._awaited.get(name) is not module:
             self._awaited[name] = module
@@ -243,6 +243,21 @@ class FirstFinder(WatchingFinder):
             if getattr(found, "imported", None) == self._imported:  # a `Script` of this finder
                 del sys.path_importer_cache[path]
         self._imported, self._passed, self.wake = (lambda *_: None), (lambda: None), (lambda: None)
+
+
+def _is_running(module: object) -> bool:
+    """Return whether a module that somebody executes by hand is not done yet: no flag says so."""
+    try:
+        space = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return False
+    for top in sys._current_frames().values():  # noqa: SLF001 -- of all threads
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame.f_globals is space and frame.f_code.co_name == "<module>":
+                return True
+            frame = frame.f_back
+    return False
 
 
 def space_of_main(frame: FrameType | None = None) -> dict[str, Any]:
