@@ -397,6 +397,14 @@ class Engine:
         """Return the verdicts on what is enabled here."""
         return self._session.verdicts() if self._session is not None else []
 
+    def claims(self) -> dict[str, str]:
+        """Return which patch replaces each site, by what is decided here."""
+        from overlay.source.decide import variant_of
+
+        applying = [(one, self.known()[one.patch]) for one in self.decided() if one.verdict == "apply"]
+        variants = [(of, variant_of(of, target)) for one, of in applying for target in one.targets]
+        return {item.site: of.id for of, variant in variants if variant for item in variant.replacements}
+
     def statement(self) -> Statement:
         """Return what this process says of itself to other ranks."""
         from overlay.records import agreement

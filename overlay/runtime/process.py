@@ -22,6 +22,7 @@ def here() -> Engine:
             if _engine is None:
                 _engine = Engine(speaks=True)
                 unpickled.tell = partial(_engine.status, looks=False)
+                unpickled.claims = _engine.claims
                 run.tell = _engine.last_words
                 if hasattr(os, "register_at_fork"):
                     os.register_at_fork(

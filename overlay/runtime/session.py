@@ -44,8 +44,9 @@ _MOMENT = 0.05
 _QUIET = ("not-installed", "not-needed")
 #: Why a module that runs as `__main__` is not patched: its runner compiles it, or keeps it off `sys.modules`.
 _BY_OTHERS = (
-    "run as __main__ by something that overlay cannot follow (like `python -m` by another name, a profiler, a "
-    "debugger or runpy.run_module without alter_sys=True): start it without that, or by a script that imports it"
+    "run as __main__ by something that overlay cannot follow (like `python -m` by another name, a profiler, "
+    "a debugger or runpy.run_module without alter_sys=True): start it without that, or by a script that "
+    "imports it"
 )
 
 

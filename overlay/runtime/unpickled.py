@@ -13,7 +13,6 @@ from types import FunctionType
 from overlay import log
 from overlay.errors import PatchError
 from overlay.ledger import CAME
-from overlay.model import settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 _arrived: dict[tuple[str, str], None] = {}
 #: Returns the state of this process. The engine sets it; `None` as long as there is no engine.
 tell: Callable[[], Status] | None = None
+#: Returns which patch replaces each site here.
+claims: Callable[[], dict[str, str]] = dict
 
 
 class Mark(str):
@@ -69,28 +70,22 @@ def look_for_plain(module: str, space: dict[str, Any]) -> None:
     `space` is their namespace. A patch that applies here replaces them in the module, but not in what came.
     Raises `PatchError` if this process is enabled in strict mode, or pinned.
     """
-    from overlay.runtime.process import here
     from overlay.runtime.search import ORIGINAL, OWNER
-    from overlay.source.decide import variant_of
 
-    engine = here()
-    functions = [one for one in gc.get_referrers(space) if type(one) is FunctionType]
-    for verdict in engine.decided():
-        variants = [variant_of(engine.known()[verdict.patch], target) for target in verdict.targets]
-        sites = [one.site for variant in variants if variant for one in variant.replacements]
-        for function in functions:
-            holders = gc.get_referrers(function)
-            ours = any(type(one) is dict and one.get(ORIGINAL) is function for one in holders)
-            site = f"{module}:{function.__qualname__}"
-            if verdict.verdict != "apply" or site not in sites or ours or OWNER in vars(function):
-                continue
-            text = (
-                f"half-patched: {site} came here pickled by a process that is not patched: {verdict.patch} "
-            )
-            text += "does not reach it. Start that process with overlay, too"
-            log.warning(text)
-            if engine.strict or settings.pin():
-                raise PatchError(text)
+    replaced = claims()
+    for function in [one for one in gc.get_referrers(space) if type(one) is FunctionType]:
+        site = f"{module}:{function.__qualname__}"
+        # Of a patched process, the replacement came along, and holds its original.
+        behind = any(
+            type(one) is dict and one.get(ORIGINAL) is function for one in gc.get_referrers(function)
+        )
+        if site not in replaced or behind or OWNER in vars(function):
+            continue
+        text = f"half-patched: {site} came here pickled by a process that is not patched: {replaced[site]} "
+        text += "does not reach it. Start that process with overlay, too"
+        log.warning(text)
+        if tell is not None and ((status := tell()).strict or status.pinned):
+            raise PatchError(text)
 
 
 def half_patched(patches: Iterable[PatchStatus]) -> tuple[str, ...]:

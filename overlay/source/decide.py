@@ -53,8 +53,9 @@ def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree
     """Return the verdicts with inclusions, conflicts and requirements between patches settled. Never raises.
 
     Two patches that would both apply to one site (or one to a class and one to its method) conflict. So does
-    a patch with a requirement that does not apply, or with a pack that replaces what it relies on. A name that a module imported and the site that it is
-    imported from count as one: else what runs would depend on which of them is replaced first.
+    a patch with a requirement that does not apply, or with a pack that replaces what it relies on. A name
+    that a module imported and the site that it is imported from count as one: else what runs would depend on
+    which of them is replaced first.
     """
     settled = dict(verdicts)
     by_id = {patch.id: patch for patch in patches}
