@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import shlex
 import signal
 from collections.abc import Sequence
@@ -39,13 +40,8 @@ from overlay.records import lock as lockfile
 from overlay.runtime.engine import Engine
 from overlay.source.registry import load_patches
 
-#: What installs a launcher, and the module that starts it.
-_AS_MODULE = {
-    "accelerate": ("accelerate", "accelerate.commands.accelerate_cli"),
-    "deepspeed": ("deepspeed", "deepspeed.launcher.runner"),
-    "ray": ("ray", "ray.scripts.scripts"),
-    "torchrun": ("torch", "torch.distributed.run"),
-}
+#: The module that the script of a launcher imports, as installers write it.
+_IMPORTS = re.compile(r"^from ([\w.]+) import", re.MULTILINE)
 #: The exit codes of a shell for a command that cannot be started.
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 #: The options of `overlay run` that take a value.
@@ -189,8 +185,9 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
             _check(environ)
         if reason:
             why = ", because its Python would not be patched" if status != EXIT_NO_COMMAND else ""
-            word = behind_starters(words, environ.get("PATH"))[0][0]
-            say(f"the command was not started{why}: {reason}{_of_first_line(word, answer)}")
+            behind, _, path = behind_starters(words, environ.get("PATH"))
+            word = behind[0]
+            say(f"the command was not started{why}: {reason}{_of_first_line(word, answer, path)}")
             return status
     unsure = unsure or _of_ranks(words, environ)
     if not unsure:
@@ -219,16 +216,18 @@ def _asked(interpreter: Interpreter, environ: dict[str, str]) -> tuple[int, str,
     return EXIT_USAGE if answer.said else EXIT_LOUD, refusal(interpreter, answer), answer
 
 
-def _of_first_line(word: str, answer: Reply | None) -> str:
+def _of_first_line(word: str, answer: Reply | None, path: str | None) -> str:
     """Return what else helps if the first line of a program names another Python, whatever the PATH has."""
     if answer is None or not answer.other or is_python(word):
         return ""
-    name = os.path.basename(word)
-    package, module = _AS_MODULE.get(OTHER_NAMES.get(name, name), (name, "..."))
-    return (
-        f". The first line of {word} names it: take it off the PATH, install {package} where overlay is, or "
-        f"start it by `python -m {module}`"
-    )
+    text = ""
+    with suppress(OSError), open(which(word, path=path) or word, encoding="utf-8", errors="replace") as file:
+        text = file.read(4096)
+    module = found[1] if (found := _IMPORTS.search(text)) else ""
+    package = module.partition(".")[0] or os.path.basename(word)
+    way_out = f"take it off the PATH, install {package} where overlay is"
+    way_out += f", or start it by `python -m {module}`" if module else ""
+    return f". The first line of {word} names it: {way_out}"
 
 
 def _or_unchecked(way_out: str, environ: dict[str, str]) -> str:
@@ -286,7 +285,7 @@ def _of_script(words: Sequence[str], shell: Sequence[str], environ: dict[str, st
         _, reason, answer = asked[one]
         if reason:
             what = f"{command[0]} may start any Python, and `{word}` would run without patches: {reason}"
-            return f"{what}{_of_first_line(word, answer)}. {_or_unchecked(_IN_SCRIPT, environ)}"
+            return f"{what}{_of_first_line(word, answer, path)}. {_or_unchecked(_IN_SCRIPT, environ)}"
         if answer or which(word, path=path):
             (shown if answer else silent).append(f"`{word}`")
     said = f"{', '.join(shown)} would be patched in this environment" if shown else "none was found"

@@ -112,7 +112,8 @@ def test_a_launcher_of_another_python_is_told_by_its_first_line(
     worksite: Venv, other: Venv, tmp_path: Path
 ) -> None:
     """As that of an image, behind an environment that has none: the PATH is right."""
-    program(tmp_path / "torchrun", f"#!{other.python}\n")
+    text = "import sys\nfrom torch.distributed.run import main\n"
+    program(tmp_path / "torchrun", f"#!{other.python}\n{text}")
     path = {"PATH": f"{worksite.on_path()['PATH']}:{tmp_path}"}
     what = (
         "names it: take it off the PATH, install torch where overlay is, or start it by "
