@@ -99,7 +99,7 @@ class WatchingFinder:
         if hooked and type(module).__module__ == "importlib.util":
             return False  # of a `LazyLoader`: it is executed when somebody takes a name from it
         if not getattr(spec, "_initializing", False):
-            return hooked or not _is_running(module)
+            return True
         # A circular import, say. If the hook has seen it, another thread is importing it, and it is reported.
         if spec is not None and not hooked and self._awaited.get(name) is not module:
             self._awaited[name] = module
@@ -181,7 +181,8 @@ class FirstFinder(WatchingFinder):
 
     def missed(self) -> list[str]:
         """Return the packages waited for that were imported without a word to this finder."""
-        return sorted(name for name in self.packages if sys.modules.get(name) is not None)
+        there = {name.partition(".")[0] for name, module in [*sys.modules.items()] if module is not None}
+        return sorted(self.packages & there)
 
     def _look_at_main(self, space: dict[str, Any]) -> None:
         """Report a watched module that is run, with `None` for it, if its code will never report it."""
@@ -243,21 +244,6 @@ class FirstFinder(WatchingFinder):
             if getattr(found, "imported", None) == self._imported:  # a `Script` of this finder
                 del sys.path_importer_cache[path]
         self._imported, self._passed, self.wake = (lambda *_: None), (lambda: None), (lambda: None)
-
-
-def _is_running(module: object) -> bool:
-    """Return whether a module that somebody executes by hand is not done yet: no flag says so."""
-    try:
-        space = object.__getattribute__(module, "__dict__")
-    except AttributeError:
-        return False
-    for top in sys._current_frames().values():  # noqa: SLF001 -- of all threads
-        frame: FrameType | None = top
-        while frame is not None:
-            if frame.f_globals is space and frame.f_code.co_name == "<module>":
-                return True
-            frame = frame.f_back
-    return False
 
 
 def space_of_main(frame: FrameType | None = None) -> dict[str, Any]:

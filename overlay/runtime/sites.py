@@ -324,7 +324,8 @@ def prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree
         if "." in name or name in vars(module):
             raise ConflictError(f"{site} is there already, or is no name of a module")
     elif raw is None:
-        raise OverlayError(f"{site} is missing in the imported module, or inherited: its source defines it")
+        what = "is inherited, or missing in the imported module, which may not be executed to its end"
+        raise OverlayError(f"{site} {what}: its source defines it")
     else:
         _check_original(module, site, original, tree)
     made = replacement.make(original, module)

@@ -69,19 +69,13 @@ def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree
     for name, other in permutations(claims, 2):
         if modules[name].isdisjoint(modules[other]):
             continue
-        shared = sorted(
-            (mine, theirs)
-            for mine, ours in claims[name].items()
-            for theirs, others in claims[other].items()
-            if any(_overlap(mine, site) for site in others) or any(_overlap(site, theirs) for site in ours)
-        )
-        if shared:
+        if shared := _shared(claims[name], claims[other]):
             mine, theirs = shared[0]
             what = f"{mine} too" if mine == theirs else f"{theirs}, which bears on {mine}"
             reason = f"{other} claims {what}: select one of them"
             settled[name] = settled[name].replace(verdict="conflict", reason=reason)
     for name, other in permutations(claims, 2):
-        if reason := _undermined(by_id[name], applying[name], by_id[other], claims[other]):
+        if reason := _undermined(by_id[name], applying[name], by_id[other], claims[other], tree):
             settled[name] = settled[name].replace(verdict="conflict", reason=reason)
     for name in in_order(by_id):
         for needed in by_id[name].requires:
@@ -93,7 +87,9 @@ def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree
     return settled
 
 
-def _undermined(patch: Patch, verdict: Verdict, other: Patch, claimed: Mapping[str, list[str]]) -> str:
+def _undermined(
+    patch: Patch, verdict: Verdict, other: Patch, claimed: Mapping[str, list[str]], tree: Tree
+) -> str:
     """Return why a patch cannot go with one of a pack that replaces what it relies on, empty if it can.
 
     Those of one maker are tested together, and a pack's with what comes with overlay; so is what the other
@@ -103,9 +99,9 @@ def _undermined(patch: Patch, verdict: Verdict, other: Patch, claimed: Mapping[s
     if maker in ("", patch.id.rpartition("/")[0]) or patch.id in other.requires:
         return ""
     variants = [variant_of(patch, target) for target in verdict.targets]
-    relied = [site for variant in variants if variant for site in variant.relied_on()]
-    shared = sorted(site for site in relied if any(_overlap(site, theirs) for theirs in claimed))
-    return f"{other.id} replaces {shared[0]}, which it relies on: select one of them" if shared else ""
+    relied = {site: _origins(site, tree) for variant in variants if variant for site in variant.relied_on()}
+    shared = _shared(relied, claimed)
+    return f"{other.id} replaces {shared[0][1]}, which it relies on: select one of them" if shared else ""
 
 
 def _included(patches: Mapping[str, Patch], verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
@@ -280,6 +276,16 @@ def _origins(site: str, tree: Tree) -> list[str]:
         return tree.chain(site)
     except Exception:  # noqa: BLE001 -- `decide` has said what cannot be read
         return [site]
+
+
+def _shared(some: Mapping[str, list[str]], others: Mapping[str, list[str]]) -> list[tuple[str, str]]:
+    """Return the sites of two patches that bear on each other. With each come those that it is imported from."""
+    return sorted(
+        (mine, theirs)
+        for mine, ours in some.items()
+        for theirs, origins in others.items()
+        if any(_overlap(mine, site) for site in origins) or any(_overlap(site, theirs) for site in ours)
+    )
 
 
 def _overlap(one: str, other: str) -> bool:

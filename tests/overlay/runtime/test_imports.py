@@ -269,22 +269,6 @@ def test_a_loader_that_cannot_be_asked_for_the_source_has_a_file(
     assert engine.status().patches[0].state == "applied"
 
 
-def test_a_module_that_is_executed_by_hand_is_looked_at_when_it_is_done(
-    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the recipe of importlib's documentation, while it asks overlay something."""
-    asks = f"import sys\nsys.modules['{__name__}'].ASKS()\n"
-    upstream.write(core=f"{asks}def scale(value, factor=2):\n    return value * factor\n")
-    engine = enabled(upstream.patch(), strict=True)
-    monkeypatch.setattr(sys.modules[__name__], "ASKS", engine.status, raising=False)
-    spec: Any = importlib.util.spec_from_file_location("fakeup.core", upstream.root / "fakeup/core.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "fakeup.core", module)
-    spec.loader.exec_module(module)
-    assert engine.status().patches[0].state == "applied"
-    assert module.scale(1) == 200
-
-
 def test_a_target_without_source(upstream: Upstream, enabled: Engines) -> None:
     import py_compile
 
