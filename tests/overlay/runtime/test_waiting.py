@@ -103,6 +103,9 @@ def test_a_package_that_is_kept_out_was_not_imported_past_overlay(
     monkeypatch.setitem(sys.modules, PACKAGE, None)
     armed.engine._at_exit()
     assert capsys.readouterr().err == ""
+    monkeypatch.setitem(sys.modules, f"{PACKAGE}.core", sys)  # executed by hand, and no package was imported
+    armed.engine._at_exit()
+    assert f"NOT patched: {PACKAGE} was imported past overlay" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("entry", ["lib", "core"])
