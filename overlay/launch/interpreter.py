@@ -115,6 +115,10 @@ def _runner(words: Sequence[str], path: str | None) -> Sequence[str]:
     program = which(words[0], path=path) if words else None
     if program is None:
         return ()
+    folder = os.path.dirname(program)
+    if os.path.basename(folder) == "shims" and not is_python(program):
+        # As of pyenv, which chooses a Python, and starts the program beside that.
+        return [python] if which(python := os.path.join(folder, "python")) else []
     return words if is_python(program) or os.path.basename(program) in _SHELLS else _first_line(program)
 
 

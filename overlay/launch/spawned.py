@@ -61,7 +61,7 @@ class Spawned(Interception):
             tracker = str(args[-1]).startswith("from multiprocessing.resource_tracker import")
             if self._finder is None or tracker or not self._arms(os.fsdecode(path)):
                 return original(path, args, passfds)
-            if not self._adds and os.environ.get("OVERLAY"):  # which the program may have taken away
+            if not self._added():
                 return original(path, args, passfds)
             with self._lock:
                 added = variables()
@@ -78,6 +78,10 @@ class Spawned(Interception):
 
         return spawnv_passfds if original is not None else None
 
+    def _added(self) -> bool:
+        """Return whether the next process gets variables beside those of this one's environment."""
+        return self._adds or not os.environ.get("OVERLAY")  # which the program may have taken away
+
     def _arms(self, python: str) -> bool:
         """Return whether the next process can be armed, and may be.
 
@@ -92,6 +96,8 @@ class Spawned(Interception):
         reason, way_out = "", "call overlay.enable() at the top of the script, above the block for `__main__`"
         try:
             _check_settings()
+            if not self._added():  # else the process gets the selection of this one
+                choose(here().known())
         except OverlayError as error:
             # A child that stops at its start is started again for ever, by a `Pool`.
             if here().strict or settings.pin():
@@ -144,7 +150,6 @@ class Spawned(Interception):
 def _check_settings() -> None:
     """Raise `OverlayError` if a process with the settings of now could not be enabled."""
     settings.check()
-    choose(here().known())
     pin = settings.pin()
     if pin and not pin.startswith(settings.DIGEST_PREFIX):
         from overlay.records.lock import read

@@ -126,6 +126,24 @@ def test_a_launcher_of_another_python_is_told_by_its_first_line(
     assert (found["python"], found["torchrun"]) == ("yes", "no")
 
 
+def test_a_shim_of_pyenv_starts_what_lies_beside_the_python_that_it_chooses(
+    worksite: Venv, other: Venv, tmp_path: Path
+) -> None:
+    (tmp_path / "shims").mkdir()
+    path = {"PATH": f"{worksite.on_path()['PATH']}:{tmp_path}/shims"}
+    said = "cannot tell which Python trains starts"
+    for venv in (None, other, worksite):
+        python = venv.python if venv else "no-such-python"
+        program(tmp_path / "shims/trains", f"#!/bin/sh\nexec {python} -c \"print('ran')\"\n")
+        if venv:
+            program(tmp_path / "shims/python", f'#!/bin/sh\nexec {python} "$@"\n')
+        if venv is worksite:
+            assert overlay_run(worksite, "--strict", "trains", **path).stdout == "ran\n"
+        else:
+            assert said in refused(worksite, "--strict", "trains", **path)
+        said = f"{other.python} is a different Python, without overlay"
+
+
 def test_a_script_of_this_python_is_started(worksite: Venv) -> None:
     program(worksite.folder / "bin/mine", f"#!{worksite.python}\n{PROBE}\n")
     beside = '"$(dirname -- "$(realpath -- "$0")")"'  # as in an environment that can be moved

@@ -116,6 +116,13 @@ def test_a_pool_whose_processes_would_stop_at_their_start_is_not_made(worksite: 
         assert strict == "1" or "What to do: correct that setting" in said
 
 
+def test_a_selection_that_enable_was_given_holds_whatever_the_environment_says(worksite: Venv) -> None:
+    code = f"import overlay, sys; sys.path.insert(0, {str(Path(SCRIPT).parent)!r}); "
+    code += "overlay.enable('acme/*', strict=True); from probe import in_process; print(in_process('spawn'))"
+    done = worksite.run("-c", code, OVERLAY_PACKS="acme", OVERLAY_PATCHES="no.such")
+    assert done.stdout.split() == [str(int(PATCHED))], done.stderr
+
+
 def test_what_is_spawned_does_not_say_the_configuration_again(worksite: Venv, tmp_path: Path) -> None:
     """It imports the script, and so the upstream, before it knows its parent."""
     script = tmp_path / "spawns.py"
