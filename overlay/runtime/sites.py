@@ -345,14 +345,8 @@ def prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree
 
 
 def _copy(function: FunctionType) -> FunctionType:
-    parts = (
-        function.__code__,
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    made = FunctionType(*parts)
+    code, space, closure = function.__code__, function.__globals__, function.__closure__
+    made = FunctionType(code, space, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__ = function.__kwdefaults__
     made.__dict__.update(vars(function))
     return made
@@ -404,10 +398,9 @@ def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     made.__doc__ = original.__doc__
     made.__annotations__ = dict(original.__annotations__)
     for (
-        name,
-        one,
-    ) in original.__annotations__.items():  # a comprehension would be one more who holds the original
-        made.__annotations__[name] = _meant(one, original)
+        name
+    ) in made.__annotations__:  # a comprehension has a cell, and would be one more who holds the original
+        made.__annotations__[name] = _meant(made.__annotations__[name], original)
     if made.__dict__.pop("__wrapped__", None) is not None:  # through it, `functools.wraps` gave the signature
         made.__signature__ = signature(original)  # type: ignore[attr-defined]
     made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})
