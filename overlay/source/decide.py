@@ -279,7 +279,10 @@ def _origins(site: str, tree: Tree) -> list[str]:
 
 
 def _shared(some: Mapping[str, list[str]], others: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """Return the sites of two patches that bear on each other. With each come those that it is imported from."""
+    """Return the sites of two patches that bear on each other.
+
+    With each come those that it is imported from.
+    """
     return sorted(
         (mine, theirs)
         for mine, ours in some.items()
