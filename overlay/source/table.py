@@ -144,18 +144,22 @@ class Table:
         """
         row = self.by_files(patch, target, tree) or self.by_sites(patch, target, tree)
         if row is not None and row.verdict == APPLY:
-            tree.imported.update({**dict.fromkeys(row.sites, ""), **row.imported})
+            replaced = [item.site for one in target.variants for item in one.replacements]
+            defined = [site for site in replaced if site in row.sites]
+            tree.imported.update({**dict.fromkeys(defined, ""), **row.imported})
         return row
 
     def by_files(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
         """Return the row that has the files of a source, and what is imported from others of that project."""
-        digest = files_digest(target, tree)
+        digest, named = files_digest(target, tree), target.sites()
         rows = [row for row in self._of(patch.id, target.project.name) if digest in row.on]
-        if not rows or not rows[-1].is_current(target):
-            return None
-        named = target.sites()
-        more = [one for one in rows[-1].sites.items() if one[0] not in named]
-        return rows[-1] if all(is_so(site, said, tree) for site, said in more) else None
+
+        def has_origins(row: Row) -> bool:
+            origins = [site for site in row.imported.values() if site in row.sites and site not in named]
+            return all(is_so(site, row.sites[site], tree) for site in origins)
+
+        row = next(filter(has_origins, reversed(rows)), None)
+        return row if row is not None and row.is_current(target) else None
 
     def by_sites(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
         """Return the row that decides by the sites, whatever else the files have in them."""

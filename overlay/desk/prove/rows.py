@@ -128,10 +128,10 @@ def _applied(variant: Variant, target: Target, blank: Row, tree: Tree) -> Row:
         if site not in sites and (site in telling or not tree.has(site)):
             sites[site] = tree.digest(site)
     ours = {site.partition(":")[0] for site in target.sites()}
-    chains = [tree.chain(item.site) for item in variant.replacements if not item.new]
-    hops = [hop for chain in chains for hop in pairwise(chain)]
+    names = [*variant.relied_on(), *(item.site for item in variant.replacements if not item.new)]
+    hops = [hop for name in names for hop in pairwise(tree.chain(name))]
     # Of an imported name, a site has the import alone. What it is counts too, unless it is another project's.
-    for site, origin in [*hops, *(hop for one in variant.relied_on() for hop in pairwise(tree.chain(one)))]:
+    for site, origin in hops:
         if origin.partition(".")[0] == site.partition(".")[0] and (digest := tree.digest(origin)):
             sites.setdefault(origin, digest)
     return blank.replace(
