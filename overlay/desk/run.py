@@ -157,20 +157,10 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
     paths = settings.absolute_paths(environ)  # workers run in other folders
     environ |= paths
     if "OVERLAY_PIN" in paths:
-        _take_from_lock(paths["OVERLAY_PIN"], environ)
+        lockfile.take_from(paths["OVERLAY_PIN"], environ, load_patches())  # a pack runs no code here
     elif not settings.pin(environ):
         environ.pop("OVERLAY_PIN", None)
     return environ
-
-
-def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
-    """Take the locked packs and selection, unless the environment sets them. Raises `LockError`."""
-    lock = lockfile.read(pin)
-    if not environ.get("OVERLAY_PACKS"):
-        environ["OVERLAY_PACKS"] = ",".join(pack["name"] for pack in lock["pack"])  # and none for none
-    if not environ.get("OVERLAY_PATCHES"):
-        # A pack runs no code here: it is compared with the lock first.
-        environ["OVERLAY_PATCHES"] = lockfile.selection_of(lock, load_patches())
 
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
@@ -223,10 +213,13 @@ def _of_first_line(word: str, answer: Reply | None, path: str | None) -> str:
     text = ""
     with suppress(OSError), open(which(word, path=path) or word, encoding="utf-8", errors="replace") as file:
         text = file.read(4096)
-    module = found[1] if (found := _IMPORTS.search(text)) else ""
-    package = module.partition(".")[0] or os.path.basename(word)
-    way_out = f"take it off the PATH, install {package} where overlay is"
-    way_out += f", or start it by `python -m {module}`" if module else ""
+    on_path = os.sep not in word or which(os.path.basename(word), path=path) == word
+    if found := _IMPORTS.search(text):
+        package = found[1].partition(".")[0]
+        way_out = f"install {package} where overlay is, or start it by `python -m {found[1]}`"
+    else:
+        way_out = f"install {word} where overlay is" if on_path else f"start it by `python {word}`"
+    way_out = f"take it off the PATH, {way_out}" if on_path else way_out
     return f". The first line of {word} names it: {way_out}"
 
 

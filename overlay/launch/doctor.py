@@ -18,10 +18,11 @@ from overlay.launch.interpreter import LAUNCHERS, Interpreter, interpreter_of, o
 from overlay.model import settings
 from overlay.model.record import Record
 from overlay.model.text import counted
-from overlay.records.lock import read, selection_of, writer
+from overlay.records.lock import take_from, writer
 from overlay.records.pin import Pin
 from overlay.runtime.engine import Engine
 from overlay.source.decide import Installed
+from overlay.source.registry import load_patches
 
 #: Where the package lies.
 PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
@@ -234,6 +235,10 @@ class Checkup(Record):
 def examine(engine: Engine) -> Checkup:
     """Check everything that could leave a process of a job unpatched. Never raises."""
     projects: tuple[Installed, ...] = ()
+    with suppress(OverlayError):  # which a check names
+        pin = settings.pin()
+        if pin and not pin.startswith(settings.DIGEST_PREFIX) and not settings.armed():
+            take_from(pin, os.environ, load_patches())  # as `overlay run` does
     with suppress(OverlayError):
         projects = engine.installed()
     own = [_startup_file(), _variable(), _settings(engine)]
@@ -255,7 +260,7 @@ def _check(name: str, answer: str, found: str, todo: str = "") -> Check:
 
 def _startup_file() -> Check:
     reason = why_unarmed()
-    found = startup_file() or "is missing from site-packages"
+    found = startup_file() or ("is missing from site-packages" if reason else "is read")
     return _check("start-up file", NO if reason else YES, found, reason)
 
 
@@ -295,10 +300,7 @@ def _pin(engine: Engine) -> Check:
     if not wanted:
         return _check("pin", NONE, "none; `overlay lock` writes one")
     try:
-        asked, known = None, not wanted.startswith(settings.DIGEST_PREFIX)
-        if known and not settings.armed() and not os.environ.get("OVERLAY_PATCHES"):
-            asked = selection_of(read(wanted), engine.known())  # as `overlay run` takes it
-        chosen = engine.chosen(asked)
+        chosen = engine.chosen()
         Pin(wanted, [engine.known()[name] for name in chosen.ids], chosen)
     except OverlayError as error:
         todo = "give OVERLAY_PIN the lock that belongs here, or write it: "

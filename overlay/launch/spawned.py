@@ -18,7 +18,7 @@ from overlay.launch.workers import NOT_ENABLED, Interception, variables
 from overlay.model import settings
 from overlay.model.text import counted
 from overlay.runtime.process import here
-from overlay.source.selection import choose
+from overlay.source.registry import awaited
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Spawned(Interception):
         try:
             _check_settings()
             if not self._added():  # else the process gets the selection of this one
-                choose(here().known())
+                settings.select(here().known() if settings.packs() else awaited()[1])
         except OverlayError as error:
             # A child that stops at its start is started again for ever, by a `Pool`.
             if here().strict or settings.pin():

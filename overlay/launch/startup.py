@@ -49,13 +49,11 @@ def _is_early() -> bool:
 
 
 def _has_packs() -> bool:
-    """Return whether the packs can be found already. None of their code runs."""
+    """Return whether the packs can be loaded already, with what they import."""
     try:
-        from importlib.util import find_spec
+        from overlay.runtime.engine import load_all
 
-        from overlay.source.registry import wanted_packs
-
-        return all(find_spec(pack.package.partition(".")[0]) for pack in wanted_packs())
+        return bool(load_all())
     except Exception:  # noqa: BLE001 -- what is wrong is said when it is enabled
         return False
 

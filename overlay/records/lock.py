@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -130,6 +130,15 @@ def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
     if len(by_all) < len(terms) and not lock["pack"]:  # `all` would select each patch of a pack
         terms = by_all
     return ",".join(terms) if named else "none"
+
+
+def take_from(path: str, environ: MutableMapping[str, str], known: Mapping[str, Patch]) -> None:
+    """Take the packs and the selection of a lock, unless an environment sets them. Raises `LockError`."""
+    lock = read(path)
+    if not environ.get("OVERLAY_PACKS"):
+        environ["OVERLAY_PACKS"] = ",".join(pack["name"] for pack in lock["pack"])  # and none for none
+    if not environ.get("OVERLAY_PATCHES"):
+        environ["OVERLAY_PATCHES"] = selection_of(lock, known)
 
 
 def compare(one: Mapping[str, str], other: Mapping[str, str], words: Sequence[str] = HELD) -> list[str]:

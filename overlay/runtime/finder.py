@@ -142,9 +142,12 @@ class FirstFinder(WatchingFinder):
         self.packages = packages
         self.wake = wake
         self._passed: Callable[[], None] = lambda: None
-        #: Files that run as `__main__` and have been looked at. The caller asks about what runs now.
-        main = None if at_start else getattr(sys.modules.get("__main__"), "__file__", None)
-        self._looked: set[object] = {None, main}
+        #: Files that run as `__main__`, and their namespaces, that have been looked at. The caller asks about
+        #: what runs now.
+        self._looked: set[tuple[object, int]] = set()
+        if not at_start:
+            main = space_of_main()
+            self._looked.add((main.get("__file__"), id(main)))
 
     def watch(self, names: frozenset[str], imported: Imported, passed: Callable[[], None]) -> None:
         """Watch modules. `passed` is called if another finder has stood in front: it may have found one."""
@@ -186,14 +189,14 @@ class FirstFinder(WatchingFinder):
 
     def _look_at_main(self, space: dict[str, Any]) -> None:
         """Report a watched module that is run, with `None` for it, if its code will never report it."""
-        file = space.get("__file__")
-        if file in self._looked:
+        key = space.get("__file__"), id(space)
+        if key[0] is None or key in self._looked:
             return
-        self._looked.add(file)  # first: what follows imports modules, and comes here again
+        self._looked.add(key)  # first: what follows imports modules, and comes here again
         try:
             without_import_lock(lambda: self._report(space))
         except BaseException:
-            self._looked.remove(file)  # the next import fails again
+            self._looked.remove(key)  # the next import fails again
             raise
 
     def _report(self, space: dict[str, Any]) -> None:

@@ -36,6 +36,10 @@ def again():
     return imported.Trainer().fit(1)
 
 
+def imports():
+    import colorsys
+
+
 def ledger():
     overlay = sys.modules.get("overlay")
     if overlay is None:
@@ -255,6 +259,7 @@ sys.argv = ["x"]
 made = runpy.run_module("fakeup.train", None, "__main__", True)
 sys.modules["__main__"].__dict__.update(made)
 open("sent.pickle", "wb").write(cloudpickle.dumps((made["Trainer"], made["again"])))
+open("other.pickle", "wb").write(cloudpickle.dumps(made["imports"]))
 """
 
 
@@ -264,9 +269,13 @@ def test_what_an_unpatched_process_sends_by_value_is_loud(
 ) -> None:
     """As a launcher that runs a trainer's file, and pickles it for jobs on other machines."""
     pytest.importorskip("cloudpickle")
-    sends = site.run("-c", SENT.replace("sent.pickle", str(tmp_path / "sent.pickle")), **environ)
+    names = ("sent.pickle", "other.pickle")
+    send = SENT.replace(names[0], str(tmp_path / names[0])).replace(names[1], str(tmp_path / names[1]))
+    sends = site.run("-c", send, **environ)
     assert sends.returncode == 0, sends.stderr
     code = f"import pickle; T, again = pickle.load(open({str(tmp_path / 'sent.pickle')!r}, 'rb')); "
+    # Each that comes has a namespace of its own, and that of one which is well says nothing of the next.
+    code = f"import pickle; pickle.load(open({str(tmp_path / 'other.pickle')!r}, 'rb'))(); {code}"
     code += "print(again(), T().fit(1))"
     if environ:
         assert site.run("-c", code, **STRICT).stdout.split() == [str(PATCHED)] * 2

@@ -269,6 +269,42 @@ def test_a_file_that_changed_since_its_import_is_a_conflict(upstream: Upstream, 
 
 
 @pytest.mark.parametrize("late", [False, True])
+def test_a_name_that_its_module_imports_is_compared_too(
+    upstream: Upstream, engines: Engines, late: bool
+) -> None:
+    core = f"from fakeup.middle import helper\n{CORE.replace('def helper', 'def other')}"
+    upstream.write(
+        core=core, middle="from fakeup.last import helper\n", last="def helper(value):\n    return value\n"
+    )
+    engine = engines(upstream.patch({"fakeup.core:scale": triple}, "fakeup.core:helper"))
+    there: Any = upstream.load() if late else None
+    if late:
+        there.helper = lambda value: value
+        with pytest.raises(PatchError, match=r"fakeup\.core:helper is relied on, and was replaced by"):
+            engine.enable(strict=True)
+        return
+    engine.enable(strict=True)
+    there = upstream.load()
+    there.helper = lambda value: value
+    assert engine.status().patches[0].state == "incomplete"
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_one_patch_replaces_an_imported_name_on_which_another_relies(
+    upstream: Upstream, engines: Engines, names: str
+) -> None:
+    core = f"from fakeup.middle import helper\n{CORE.replace('def helper', 'def other')}"
+    upstream.write(
+        core=core, middle="from fakeup.last import helper\n", last="def helper(value):\n    return value\n"
+    )
+    relies = upstream.patch({"fakeup.core:scale": triple}, "fakeup.core:helper", name=f"fakeup.{names[0]}")
+    replaces = upstream.patch({"fakeup.core:helper": around_helper}, name=f"fakeup.{names[1]}")
+    engines(relies, replaces).enable(strict=True)
+    there: Any = upstream.load()
+    assert (there.helper(1), there.scale(1)) == (2, 200)
+
+
+@pytest.mark.parametrize("late", [False, True])
 def test_another_file_than_was_decided_on_is_seen(
     upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
