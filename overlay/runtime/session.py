@@ -246,6 +246,7 @@ class Session:
         for entry in mine:
             self._apply(entry, name, module)
         self._seen[key] = module
+        self.refuse_gone(name.partition(".")[0])
         if any(entry.state not in ENDED for entry in ended):
             # Modules that were imported while that patch was left out still have to get it.
             for (other, run), past in list(self._seen.items()):
@@ -275,6 +276,27 @@ class Session:
             self._leave_out(entry, "failed", what)
         else:
             self._install(entry, name, module)
+
+    def refuse_gone(self, package: str) -> None:
+        """Leave out patches whose modules are gone from a package that is used: no import would say so."""
+        for entry in self.entries.values():
+            if "unknown-source" not in (entry.outcome, self._decide(entry.patch).verdict):
+                continue
+            if entry.state == "waiting" and self._is_gone(entry, package):
+                entry.verdict = self._decide(entry.patch)
+                self._leave_out(entry, entry.verdict.verdict, entry.verdict.reason)
+            elif entry.state in ENDED and self._is_gone(entry, package):
+                self._refuse(entry)  # in strict mode, each import of the package fails
+
+    def _is_gone(self, entry: Entry, package: str) -> bool:
+        """Return whether a patch was not tested on a package, and all that it replaces there is gone."""
+        unknown = [
+            one.project for one in self._decide(entry.patch).targets if one.verdict == "unknown-source"
+        ]
+        targets = [one for one in entry.patch.targets if one.project.name in unknown]
+        targets = [one for one in targets if one.project.marker.partition(".")[0] == package]
+        modules = {site.partition(":")[0] for one in targets for site in one.replaced()}
+        return bool(modules) and not any(map(self._source().file, modules))
 
     def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
         with self._lock:

@@ -115,6 +115,9 @@ def test_a_pin_that_does_not_hold_here(worksite: Venv, tmp_path: Path) -> None:
     found = checks(worksite.read_failing("doctor", **given, OVERLAY_PATCHES="verl.*"))
     assert found["pin"]["answer"] == "no"
     assert f"`OVERLAY_PIN= overlay lock --file {file} --patches 'verl.*' --update`" in found["pin"]["todo"]
+    worksite.read("lock", "--update", "--file", str(file), "--patches", "acme/*", OVERLAY_PACKS="acme")
+    found = checks(worksite.read_failing("doctor", **given))
+    assert found["pin"]["answer"] == "yes"  # and its packs
 
 
 def test_garbage_in_the_environment_is_no_traceback(worksite: Venv) -> None:

@@ -136,6 +136,22 @@ def test_a_pack_that_a_later_start_up_file_leads_to_is_found(worksite: Venv, tmp
         moved.rename(worksite.site / "acme_overlay")
 
 
+def test_what_a_pack_imports_may_come_later_too(worksite: Venv, tmp_path: Path) -> None:
+    (tmp_path / "of_the_team.py").write_text("")
+    patch = worksite.site / "acme_overlay/patches/fakeup/scale.py"
+    later, before = worksite.site / "zz-acme.pth", patch.read_text()
+    patch.write_text(f"import of_the_team\n{before}")
+    later.write_text(f"{tmp_path}\n")
+    try:
+        done = worksite.run(
+            "-c", "import sys; print('of_the_team' in sys.modules)", **ARMED, OVERLAY_STRICT="1"
+        )
+        assert done.stdout == "True\n", done.stderr
+    finally:
+        patch.write_text(before)
+        later.unlink()
+
+
 def test_doctor_asks_with_the_settings_that_hold(worksite: Venv, tmp_path: Path) -> None:
     """Only its own process finds the pack."""
     moved = (worksite.site / "acme_overlay").rename(tmp_path / "acme_overlay")

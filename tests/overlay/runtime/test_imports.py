@@ -13,7 +13,7 @@ from importlib.machinery import FileFinder, SourceFileLoader
 from typing import Any
 
 import pytest
-from fake_upstream import Engines, Upstream, failing, past_the_hook, triple
+from fake_upstream import Engines, Upstream, failing, forget, past_the_hook, triple
 
 from overlay.errors import OverlayError, PatchError
 from overlay.runtime.engine import Engine
@@ -410,3 +410,31 @@ def test_a_thread_that_waits_for_a_module_that_is_refused_gets_the_error_too(
         package.held.scale(1)
     engine.disable()
     assert package.held.scale(1) == 2
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_patch_whose_module_has_moved_is_named_when_its_package_is_used(
+    upstream: Upstream, enabled: Engines, engines: Engines, capsys: pytest.CaptureFixture[str], strict: bool
+) -> None:
+    """No import of the module can say it."""
+    upstream.write(late="def late():\n    return 1\n")
+    moved = upstream.patch({"fakeup.late:late": lambda original, _: original}, name="fakeup.late")
+    (upstream.root / "fakeup/late.py").rename(upstream.root / "fakeup/later.py")
+    importlib.invalidate_caches()
+    engine = enabled(moved, upstream.patch(), strict=strict)
+    said = "fakeup.late:late does not exist"
+    if strict:
+        for _ in range(2):
+            with pytest.raises(PatchError, match=rf"fakeup\.late is unknown-source: .*{said}"):
+                upstream.load()
+        return
+    assert upstream.load().scale(1) == 200
+    assert [one.state for one in engine.status().patches if one.patch == "fakeup.late"] == ["skipped"]
+    assert capsys.readouterr().err.count("NOT applied fakeup.late to fakeup 1.2.0: unknown-source: ") == 1
+    engine.disable()
+    alone = engines(moved)
+    alone.enable("fakeup.late", strict=True)
+    forget()
+    importlib.import_module("fakeup")
+    alone._at_exit()
+    assert "NOT applied fakeup.late to fakeup 1.2.0: unknown-source: " in capsys.readouterr().err
