@@ -184,7 +184,7 @@ class FirstFinder(WatchingFinder):
 
     def missed(self) -> list[str]:
         """Return the packages waited for that were imported without a word to this finder."""
-        there = {name.partition(".")[0] for name, module in [*sys.modules.items()] if module is not None}
+        there = {name.partition(".")[0] for name in [*sys.modules] if sys.modules.get(name) is not None}
         return sorted(self.packages & there)
 
     def _look_at_main(self, space: dict[str, Any]) -> None:
