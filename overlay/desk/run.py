@@ -238,7 +238,8 @@ def _of_ranks(words: Sequence[str], environ: dict[str, str]) -> str:
     env = [word.partition("=") for word in behind_starters(words, environ.get("PATH"))[1]]
     program = {**environ, **{name: value for name, _, value in env}}.get("PYTHON_EXEC")
     _, reason, _ = _asked(Interpreter(path=program), environ) if program else (0, "", None)
-    return f"PYTHON_EXEC names a Python that would run without patches: {reason}" if reason else ""
+    said = f"PYTHON_EXEC names a Python that would run without patches: {reason}, or unset PYTHON_EXEC"
+    return said if reason else ""
 
 
 def _unsure(command: Sequence[str], environ: dict[str, str]) -> str:

@@ -246,7 +246,8 @@ class Session:
         for entry in mine:
             self._apply(entry, name, module)
         self._seen[key] = module
-        self.refuse_gone(name.partition(".")[0])
+        if not again:
+            self.refuse_gone(name.partition(".")[0])
         if any(entry.state not in ENDED for entry in ended):
             # Modules that were imported while that patch was left out still have to get it.
             for (other, run), past in list(self._seen.items()):

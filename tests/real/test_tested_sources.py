@@ -55,7 +55,9 @@ def test_each_row_of_a_source_decides_there_and_nothing_is_parsed(listed: Listed
             # there need not tell, and the files decide.
             nulls = [site for site, said in row.sites.items() if said is None]
             unclear = any(isinstance(slow.presence(site), str) for site in nulls)
-            assert by_sites is not None or row.shown == "absent" or unclear, row.patch
+            replaced = target.replaced()
+            gone = bool(replaced) and not any(row.sites.get(site) for site in replaced)
+            assert by_sites is not None or gone or unclear, row.patch
             assert by_sites is None or by_sites.means == row.means, row.patch
     origins = {site.partition(":")[0] for row in ours for site in row.imported.values() if site in row.sites}
     assert {module for module in fast._modules if fast._text(module)} <= origins
