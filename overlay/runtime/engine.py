@@ -313,12 +313,7 @@ class Engine:
         """Warn of modules that were imported past the hook, or are gone, and never patched."""
         session = self._opened
         if session is not None and not session.has_begun and session.chosen.terms not in ((), ("all",)):
-            packages = {
-                name.partition(".")[0] for one in session.entries.values() for name in one.patch.modules()
-            }
-            for package in sorted(packages.intersection(sys.modules)):
-                with suppress(OverlayError):  # it is logged
-                    session.refuse_gone(package)
+            session.name_gone()
         asked = self._waiting or self._opened
         if asked is not None and (missed := asked.missed()):
             log.warning(

@@ -142,7 +142,8 @@ def running(space: dict[str, Any], file: str, names: Iterable[str], imported: Im
     if frame is None and space is not getattr(sys.modules.get("__main__"), "__dict__", None):
         others = sys._current_frames().values()  # noqa: SLF001 -- of other threads
         if not any(_module_frame(one, space) for one in others):
-            look_for_plain(name, space)  # a function of another process, which was pickled by value
+            if name:  # a function of another process, which was pickled by value
+                look_for_plain(name, space)
             return "", False
     if frame is not None:
         waiting = [code for code in codes if code == frame.f_code and _reported.get(code) != id(frame)]

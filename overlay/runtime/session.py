@@ -11,6 +11,7 @@ import _thread
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from time import sleep
 from types import ModuleType
 
@@ -45,8 +46,8 @@ _QUIET = ("not-installed", "not-needed")
 #: Why a module that runs as `__main__` is not patched: its runner compiles it, or keeps it off `sys.modules`.
 _BY_OTHERS = (
     "run as __main__ by something that overlay cannot follow (like `python -m` by another name, a profiler, "
-    "a debugger or runpy.run_module without alter_sys=True): start it without that, or by a script that "
-    "imports it"
+    "a debugger or runpy.run_module without alter_sys=True): start it without that, or from a script "
+    "that imports it"
 )
 
 
@@ -247,7 +248,7 @@ class Session:
             self._apply(entry, name, module)
         self._seen[key] = module
         if not again:
-            self.refuse_gone(name.partition(".")[0])
+            self._refuse_gone(name.partition(".")[0])
         if any(entry.state not in ENDED for entry in ended):
             # Modules that were imported while that patch was left out still have to get it.
             for (other, run), past in list(self._seen.items()):
@@ -278,23 +279,29 @@ class Session:
         else:
             self._install(entry, name, module)
 
-    def refuse_gone(self, package: str) -> None:
+    def name_gone(self) -> None:
+        """Name patches whose modules are gone where nothing else of their packages was handled."""
+        packages = {name.partition(".")[0] for name in self._watched}
+        for package in sorted(packages.intersection(sys.modules)):
+            with suppress(OverlayError):  # it is logged
+                self._refuse_gone(package)
+
+    def _refuse_gone(self, package: str) -> None:
         """Leave out patches whose modules are gone from a package that is used: no import would say so."""
         for entry in self.entries.values():
-            if "unknown-source" not in (entry.outcome, self._decide(entry.patch).verdict):
+            verdict = self._decide(entry.patch)
+            if verdict.verdict != "unknown-source" or not self._is_gone(verdict, entry.patch, package):
                 continue
-            if entry.state == "waiting" and self._is_gone(entry, package):
-                entry.verdict = self._decide(entry.patch)
-                self._leave_out(entry, entry.verdict.verdict, entry.verdict.reason)
-            elif entry.state in ENDED and self._is_gone(entry, package):
+            if entry.state == "waiting":
+                entry.verdict = verdict
+                self._leave_out(entry, verdict.verdict, verdict.reason)
+            elif entry.state in ENDED:
                 self._refuse(entry)  # in strict mode, each import of the package fails
 
-    def _is_gone(self, entry: Entry, package: str) -> bool:
-        """Return whether a patch was not tested on a package, and all that it replaces there is gone."""
-        unknown = [
-            one.project for one in self._decide(entry.patch).targets if one.verdict == "unknown-source"
-        ]
-        targets = [one for one in entry.patch.targets if one.project.name in unknown]
+    def _is_gone(self, verdict: Verdict, patch: Patch, package: str) -> bool:
+        """Return whether all that a patch replaces in a package on which it was not tested is gone."""
+        unknown = [one.project for one in verdict.targets if one.verdict == "unknown-source"]
+        targets = [one for one in patch.targets if one.project.name in unknown]
         targets = [one for one in targets if one.project.marker.partition(".")[0] == package]
         modules = {site.partition(":")[0] for one in targets for site in one.replaced()}
         return bool(modules) and not any(map(self._source().file, modules))
@@ -432,7 +439,7 @@ class Session:
         more = ", ".join(sorted(gone - {entry.patch.id}))
         text = f"{self.chosen.without(gone)} leaves it out"
         text += f", with {more}, which cannot be applied either" if more else ""
-        return text if self.chosen.given else f"{text}; under `overlay run --patches`, give it there"
+        return text if self.chosen.given else f"{text}; if `overlay run --patches` set it, change it there"
 
     # -- deciding ------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ has two parts:
 
 A row decides on a source in one of two ways:
 
-1. By the files: they are those of `on`. Then nothing is parsed, but for where a site is imported from.
+1. By the files: they are those of `on`. Then nothing is parsed, except where an imported name is defined.
 2. By the sites: each of `sites` is as it says, and all rows that fit in this way say the same. A row that
    says that nothing is to be done must have all sites that the patch names. If none that the patch replaces
    is there, another one must differ from all rows that apply: else an upstream that moved the functions
@@ -150,7 +150,7 @@ class Table:
         return row
 
     def by_files(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
-        """Return the row that has the files of a source, and what is imported from others of that project."""
+        """Return the row that has the files of a source, and the same definitions of imported names."""
         digest, named = files_digest(target, tree), target.sites()
         rows = [row for row in self._of(patch.id, target.project.name) if digest in row.on]
 

@@ -99,6 +99,19 @@ def test_another_source_stops_the_import_and_names_the_site(upstream: Upstream, 
     assert "fakeup.scale: verdict: locked apply, here unknown-source" in said
 
 
+def test_a_module_that_has_moved_stops_the_import_of_another(upstream: Upstream, pinned: Pinned) -> None:
+    """Of its own there is none that could be stopped."""
+    upstream.write(late="def late():\n    return 1\n")
+    patches = (
+        upstream.patch(),
+        upstream.patch({"fakeup.late:late": lambda original, _: original}, name="fakeup.late"),
+    )
+    pinned.lock(*patches)
+    (upstream.root / "fakeup/late.py").unlink()
+    pinned.enable(*patches)
+    assert "fakeup.late is unknown-source: " in must_fail(upstream)
+
+
 def test_another_source_stops_the_import_under_a_digest(upstream: Upstream, pinned: Pinned) -> None:
     pinned.lock(upstream.patch())
     pinned.enable(upstream.patch(), digest=True)

@@ -42,6 +42,12 @@ def context(value):
 
 FACTOR = 3
 """
+#: The same, where `helper` comes from another module by way of a third.
+FAR = {
+    "core": f"from fakeup.middle import helper\n{CORE.replace('def helper', 'def other')}",
+    "middle": "from fakeup.last import helper\n",
+    "last": "def helper(value):\n    return value\n",
+}
 #: What the patch relies on: of the last ones nothing can be told at run time.
 SITES = (
     "fakeup.core:helper", "fakeup.core:Engine.run", "fakeup.core:context", "fakeup.core:cached",
@@ -272,10 +278,7 @@ def test_a_file_that_changed_since_its_import_is_a_conflict(upstream: Upstream, 
 def test_a_name_that_its_module_imports_is_compared_too(
     upstream: Upstream, engines: Engines, late: bool
 ) -> None:
-    core = f"from fakeup.middle import helper\n{CORE.replace('def helper', 'def other')}"
-    upstream.write(
-        core=core, middle="from fakeup.last import helper\n", last="def helper(value):\n    return value\n"
-    )
+    upstream.write(**FAR)
     engine = engines(upstream.patch({"fakeup.core:scale": triple}, "fakeup.core:helper"))
     there: Any = upstream.load() if late else None
     if late:
@@ -293,10 +296,7 @@ def test_a_name_that_its_module_imports_is_compared_too(
 def test_one_patch_replaces_an_imported_name_on_which_another_relies(
     upstream: Upstream, engines: Engines, names: str
 ) -> None:
-    core = f"from fakeup.middle import helper\n{CORE.replace('def helper', 'def other')}"
-    upstream.write(
-        core=core, middle="from fakeup.last import helper\n", last="def helper(value):\n    return value\n"
-    )
+    upstream.write(**FAR)
     relies = upstream.patch({"fakeup.core:scale": triple}, "fakeup.core:helper", name=f"fakeup.{names[0]}")
     replaces = upstream.patch({"fakeup.core:helper": around_helper}, name=f"fakeup.{names[1]}")
     engines(relies, replaces).enable(strict=True)

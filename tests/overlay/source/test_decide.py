@@ -224,9 +224,9 @@ def test_a_name_that_is_imported_and_what_it_is_imported_from_are_one_site() -> 
         "lib.lib-core-f claims lib.core:f, which bears on lib.user:f"
         in both(core, user, files)[user.id].reason
     )
-    relies = patch(variant("lib.core:f", site="lib.core:A.g"), name="lib.relies")
-    pack = user.replace(id="bee/lib.user")
-    assert both(relies, pack, files)["lib.relies"].verdict == "conflict"
+    for relied, pack in (("lib.core:f", user), ("lib.user:f", core)):
+        relies = patch(variant(relied, site="lib.core:A.g"), name="lib.relies")
+        assert both(relies, pack.replace(id="bee/lib.pack"), files)["lib.relies"].verdict == "conflict"
     for one, two in ((user, near), (far, near)):  # names of their own in modules of their own
         assert {verdict.verdict for verdict in both(one, two, files).values()} == {"apply"}
 
