@@ -151,7 +151,10 @@ class RayJobs(Interception):
         sure = by_hand or self._reads_variables({name: env[name] for name in {*env} - {*before}})
         added = {name: value for name, value in variables().items() if name not in given}
         if by_hand or drives is None:  # the job's driver may be run with something else, by `overlay run`
-            added = {name: value for name, value in added.items() if _DEFAULTS.get(name) != value}
+            unset = {name: _DEFAULTS[name] for name in _DEFAULTS if not os.environ.get(name)}
+            added = {name: value for name, value in added.items() if unset.get(name) != value}
+        if drives and hooks:  # a worker has the cluster's environment; empty is as good as unset
+            added.update((name, "") for name in _DECIDING if name not in {**added, **given})
         if drives:  # Ray takes no variable twice: what the job was submitted with holds for its workers
             theirs = before.get("env_vars", {})
             fixed = [name for name in _DEFAULTS if name in theirs and given.get(name) == theirs[name]]
@@ -162,6 +165,7 @@ class RayJobs(Interception):
         # Nor does it vouch for the workers of a job that it submits, which has a driver of its own.
         made = {**{name: given[name] for name in given if drives or name != settings.VOUCHED}, **added}
         told_of = added if by_hand else {name: made[name] for name in variables() if name in made}
+        told_of = {name: value for name, value in told_of.items() if value}
         if told_of and drives is not False:
             shown = " ".join(f"{name}={value}" for name, value in sorted(told_of.items()))
             what, who = ("the workers of this job", "they run") if drives else ("this job", "the job runs")

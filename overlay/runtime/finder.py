@@ -51,8 +51,8 @@ class WatchingFinder:
         self._names = names
         self._imported = imported
         self._asking: set[tuple[int, str]] = set()
-        #: Modules that a hooked loader has come to execute: they will be reported.
-        self._hooked: set[str] = set()
+        #: How often a hooked loader has come to execute each module: it will be reported, unless it fails.
+        self._hooked: dict[str, int] = {}
         #: Modules that were being executed when they were met: they will be reported too.
         self._awaited: dict[str, object] = {}
 
@@ -91,6 +91,10 @@ class WatchingFinder:
         loader = getattr(spec, "loader", None)
         own = isinstance(loader, HookedLoader) or isinstance(getattr(loader, "loader", None), HookedLoader)
         return own or name in self._hooked
+
+    def is_first(self, name: str) -> bool:
+        """Return whether a module is being executed for the first time, also counting those that failed."""
+        return self._hooked.get(name, 0) <= 1
 
     def has_executed(self, name: str, module: object) -> bool:
         """Return whether an imported module has been executed. If not, see to it that it is reported then."""

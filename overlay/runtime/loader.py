@@ -24,7 +24,7 @@ class HookedLoader:
     It stands in for the real loader only until then: modules keep the loader that they would have had.
     """
 
-    def __init__(self, loader: Any, name: str, imported: Imported, hooked: set[str]) -> None:
+    def __init__(self, loader: Any, name: str, imported: Imported, hooked: dict[str, int]) -> None:
         #: The loader that the module would have had.
         self.real = loader
         self._name = name
@@ -44,7 +44,7 @@ class HookedLoader:
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module, then report it."""
-        self._hooked.add(self._name)
+        self._hooked[self._name] = self._hooked.get(self._name, 0) + 1
         spec = spec_of(module)
         if spec is not None and not _is_run_next(self._name):
             spec.loader = self.real
@@ -70,7 +70,7 @@ class HookedLoader:
 
     def load_module(self, name: str) -> Any:
         """Load the module in the way that importlib has deprecated, and report it."""
-        self._hooked.add(self._name)
+        self._hooked[self._name] = self._hooked.get(self._name, 0) + 1
         module = self.real.load_module(name)
         self._imported(self._name, module)
         return module

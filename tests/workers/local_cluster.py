@@ -49,7 +49,8 @@ class Cluster:
         command = [str((venv or self.venv).python), "-W", "ignore", str(HERE / "ray_job.py"), kind]
         address = {"RAY_ADDRESS": self.where["RAY_ADDRESS"]} if kind != "client" else {}
         done = subprocess.run(
-            command, env=environment(OVERLAY_PACKS="acme", **address, CLIENT=self.where["CLIENT"], **environ),
+            command,
+            env=environment(**{"OVERLAY_PACKS": "acme", "CLIENT": self.where["CLIENT"], **address, **environ}),
             capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
         )  # fmt: skip
         return _printed(done), done

@@ -36,7 +36,7 @@ UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
 ENVIRONMENT = {"OVERLAY": "1", "OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": PATCH}
 
 #: What a worker is told: that it is armed, and that what the job is run with was said.
-TOLD = {"OVERLAY": "1", "OVERLAY_SAID": "driver"}
+TOLD = {"OVERLAY": "1", "OVERLAY_SAID": "driver", **dict.fromkeys(ray_jobs._DECIDING, "")}
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,8 @@ def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> Non
     with running(worksite, tmp_path, 0, **ENVIRONMENT) as armed:
         done = armed.submit([str(HERE / "ray_job.py"), "asked"], {"env_vars": {"SUBMITTED": "yes"}})
         plain, alone = armed.job("asked")
+        other, _ = armed.job("asked", OVERLAY="1", OVERLAY_PACKS="")
+    assert (other["task"]["value"], other["actor"]["value"]) == (int(PLAIN), int(PLAIN))
     assert plain["task"]["value"] == int(PATCHED)
     assert "the driver of its job does not seem to be" in alone.stdout + alone.stderr
     assert "the driver of its job" not in done.stdout + done.stderr
@@ -444,13 +446,16 @@ def test_a_job_is_not_submitted_with_what_vouches_for_the_workers_of_its_submitt
     assert ("OVERLAY_VOUCHED" in made["env_vars"]) == kept
 
 
-def test_a_job_is_not_submitted_with_defaults(fake: FakeRay) -> None:
-    """`overlay run` in its command may say otherwise."""
+def test_a_job_is_not_submitted_with_defaults(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`overlay run` in its command may say otherwise. But what was asked for holds, whatever the cluster has."""
     fake.jobs.watch()
     for strict in ("0", "1"):
         fake.asked = lambda strict=strict: {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": strict}  # type: ignore[method-assign,misc]
         want = SENT if strict == "0" else {**SENT, "OVERLAY_STRICT": "1"}
         assert fake.jobs._armed({}, drives=None)["env_vars"] == want
+    monkeypatch.setenv("OVERLAY_PATCHES", "all")
+    asked = fake.jobs._armed({}, drives=None)["env_vars"]
+    assert asked == {**SENT, "OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "1"}
 
 
 @pytest.mark.parametrize(
