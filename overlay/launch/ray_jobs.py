@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from overlay import log
 from overlay.errors import WorkersError
@@ -40,6 +41,8 @@ _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
 _DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", "OVERLAY_PATCHES")
 #: The field of a `runtime_env` for what Ray calls in each worker before its first task.
 _HOOK = "worker_process_setup_hook"
+#: What helps where Ray starts workers by `uv run`.
+_UV = "`uv add` it, or set RAY_ENABLE_UV_RUN_RUNTIME_ENV=0, with which workers use the Python of the cluster"
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
 
 
@@ -180,10 +183,18 @@ class RayJobs(Interception):
         """Return whether the workers of a job read the variables, and refuse the job if they may not."""
         sure = True
         for field in _OTHER_PYTHONS:
-            # With `uv run`, which sets that variable, Ray lets workers start as the driver did.
             words = str(env.get(field) or "").split()
+            # With `uv run`, which sets that variable, Ray starts workers by the same command.
             uv = field == "py_executable" and "UV_RUN_RECURSION_DEPTH" in os.environ
-            if words and not (uv and os.path.basename(words[0]) == "uv"):
+            if words and uv and os.path.basename(words[0]) == "uv":
+                if not (here().strict or _is_in_project(words)):  # in strict mode, the hook sees for itself
+                    sure = False
+                    self._refuse(
+                        "workers run by `uv run`, in an environment that uv makes of the project: if overlay "
+                        "is only installed in this one, they run without patches",
+                        _UV,
+                    )
+            elif words:
                 sure = False
                 self._refuse(
                     f"{field!r} in the runtime_env of this job gives its workers another Python: if "
@@ -233,6 +244,18 @@ class RayJobs(Interception):
             )
 
 
+def _is_in_project(words: list[str]) -> bool:
+    """Return whether a project that `uv run` runs, or its command, names overlay."""
+    text = ""
+    with suppress(OSError):  # this folder may be gone
+        folder, name = os.getcwd(), "pyproject.toml"
+        while not os.path.isfile(os.path.join(folder, name)) and folder != os.path.dirname(folder):
+            folder = os.path.dirname(folder)
+        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    return "overlay" in text or any("overlay" in word for word in words)
+
+
 def _require() -> None:
     """Raise in a worker of a strict or pinned job that was not enabled at its start, unless it says no.
 
@@ -248,6 +271,8 @@ def _require() -> None:
         startup = import_module("overlay.launch.startup")
     except ImportError:
         way_out = "install it there, or start what runs there with OVERLAY=0 in its env_vars"
+        if "UV_RUN_RECURSION_DEPTH" in os.environ:
+            way_out += "; `uv run` takes it from pyproject.toml: see `uv add`"
         what = f"{sys.executable} has no overlay, and the job is strict or pinned"
         raise RuntimeError(f"{what}: {way_out}") from None
     startup.refuse()

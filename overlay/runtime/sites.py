@@ -335,6 +335,8 @@ def prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree
         made = _copy(made)
     made.__module__, made.__qualname__ = _home(module, site), name
     made.__name__ = name.rpartition(".")[2]
+    # Code of its own: `torch.compile` counts how often it compiles each, and profilers count calls.
+    made.__code__ = made.__code__.replace(co_name=made.__name__)
     if original is None:
         setattr(made, OWNER, owner)
         return InstalledSite(site, module, None, made)

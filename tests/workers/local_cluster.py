@@ -50,7 +50,7 @@ class Cluster:
         address = {"RAY_ADDRESS": self.where["RAY_ADDRESS"]} if kind != "client" else {}
         done = subprocess.run(
             command,
-            env=environment(**{"OVERLAY_PACKS": "acme", "CLIENT": self.where["CLIENT"], **address, **environ}),
+            env=environment(**{"OVERLAY_PACKS": "acme", **address, "CLIENT": self.where["CLIENT"]} | environ),
             capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
         )  # fmt: skip
         return _printed(done), done

@@ -390,6 +390,24 @@ def test_another_python_is_heard_of(
     fake.start({"py_executable": "uv run --with x"})
 
 
+@pytest.mark.parametrize("named", ["", "command", "project"])
+def test_uv_starts_workers_in_environments_that_may_lack_overlay(
+    fake: FakeRay, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    named: str,
+) -> None:  # fmt: skip
+    """`uv pip install` puts it into that of the driver alone."""
+    needs = ["ray", "megatron-overlay"] if named == "project" else ["ray"]
+    (tmp_path / "pyproject.toml").write_text(f"[project]\ndependencies = {needs}\n")
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path / "inside")
+    monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
+    fake.jobs.watch()
+    fake.start({"py_executable": f"uv run {'--with /x/overlay ' * (named == 'command')}python"})
+    said = capsys.readouterr().err
+    assert ("`uv add` it, or set RAY_ENABLE_UV_RUN_RUNTIME_ENV=0" in said) == (not named)
+    assert ("overlay is enabled in the workers of this job" in said) == bool(named)
+
+
 SENT = {"OVERLAY": "1"}
 
 
@@ -447,7 +465,7 @@ def test_a_job_is_not_submitted_with_what_vouches_for_the_workers_of_its_submitt
 
 
 def test_a_job_is_not_submitted_with_defaults(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`overlay run` in its command may say otherwise. But what was asked for holds, whatever the cluster has."""
+    """`overlay run` in its command may say otherwise. What was asked for holds, whatever the cluster has."""
     fake.jobs.watch()
     for strict in ("0", "1"):
         fake.asked = lambda strict=strict: {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": strict}  # type: ignore[method-assign,misc]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from overlay.effect import Figure, effect, told
+from overlay.patch import around
 
 if TYPE_CHECKING:
     import torch
@@ -152,6 +153,21 @@ def test_what_counts_is_compiled_once(upstream: Upstream, enabled: Engines, name
     assert COUNTED.read() == {"calls": 2, "most": 2}
     told_ = told(COUNTED.effect.replace(values=COUNTED.read()))
     assert told_ == "looked at 2 calls; how many it changed is on the device or in compiled code"
+
+
+def test_functions_that_one_factory_replaces_are_compiled_one_by_one(
+    upstream: Upstream, enabled: Engines
+) -> None:
+    """Torch compiles the same code eight times at the most."""
+    torch.compiler.reset()
+    names = [f"scale{number}" for number in range(10)]
+    upstream.write(core="".join(f"def {name}(x):\n    return x * 2\n\n" for name in names))
+    made = around(lambda original, x: original(x) * 100)
+    enabled(upstream.patch({f"fakeup.core:{name}": made for name in names}), strict=True)
+    core = upstream.load()
+    for name in names:
+        compiled = torch.compile(getattr(core, name), backend="eager", fullgraph=True)
+        assert float(compiled(torch.tensor([1.0]))) == 200
 
 
 def test_enabling_after_compiling_is_seen_too(upstream: Upstream, enabled: Engines) -> None:
