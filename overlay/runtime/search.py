@@ -27,6 +27,8 @@ from operator import attrgetter
 from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+from overlay.source.source import bare
+
 #: Attributes of a replacement: the id of its patch, and what it replaced.
 OWNER = "__overlay_patch__"
 ORIGINAL = "__overlay_original__"
@@ -39,7 +41,7 @@ _SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType
 _OWNED = (dict, tuple, FrameType, CellType, staticmethod, classmethod)
 _INSIDE = (CellType, staticmethod, classmethod)
 #: What a function has in common with those that other executions of its module made.
-_source_of = attrgetter("__code__", "__code__.co_filename", "__module__", "__qualname__")
+_place_of = attrgetter("__code__.co_filename", "__module__", "__qualname__")
 _partial: Any = functools.partial
 #: An object of each kind of site that nobody else holds: its references are those of the counting itself.
 _FREE: dict[Any, Any] = {
@@ -182,7 +184,9 @@ class _Search:
         found = [item for item in gc.get_referrers(*asked) if item is not asked and item is not wanted]
         for other in found:
             for one in wanted if type(other) is FunctionType and id(other) not in self._for else ():
-                if type(one) is FunctionType and _source_of(other) == _source_of(one):
+                if type(one) is not FunctionType or _place_of(other) != _place_of(one):
+                    continue
+                if bare(other.__code__) == bare(one.__code__):  # the file may have more lines now
                     self._for[id(one)].earlier.append(ref(other))
         return [item for item in found if any(id(part) in self._for for part in gc.get_referents(item))]
 

@@ -70,10 +70,15 @@ def current(module: object, site: str, *, inherited: bool = False) -> tuple[Any,
     parent: Any = module
     *path, name = split_site(site)[1].split(".")
     for step in path:
-        parent = _own(parent, step)
-    if inherited and isinstance(parent, type):
-        parent = next((cls for cls in parent.__mro__ if name in vars(cls)), parent)
+        parent = _own(_owner(parent, step) if inherited else parent, step)
+    parent = _owner(parent, name) if inherited else parent
     return parent, _own(parent, name)
+
+
+def _owner(parent: Any, name: str) -> Any:
+    """Return the class from which a class has a name, or what is given."""
+    bases = parent.__mro__ if isinstance(parent, type) else ()
+    return next((cls for cls in bases if name in vars(cls)), parent)
 
 
 def _own(parent: object, name: str) -> Any:

@@ -219,6 +219,19 @@ def test_a_class_that_is_replaced_after_us_leaves_the_patch_in_the_old_one(
     assert old().run(1) == 2
 
 
+def test_a_subclass_in_place_of_a_class_inherits_the_classes_inside(
+    upstream: Upstream, enabled: Engines
+) -> None:
+    upstream.write(
+        core="class Engine:\n    class Inner:\n        def run(self, value):\n            return value\n"
+    )
+    engine = enabled(upstream.patch({"fakeup.core:Engine.Inner.run": make_run}), strict=True)
+    core = upstream.load()
+    core.Engine = type("Mine", (core.Engine,), {})  # type: ignore[attr-defined]
+    assert core.Engine.Inner().run(1) == 101
+    assert engine.status().patches[0].state == "applied"
+
+
 def by_closure(ours: Any) -> Any:
     return lambda value, factor=2: ours(value, factor)
 
@@ -539,13 +552,15 @@ def test_what_was_taken_from_an_import_that_failed_is_told(upstream: Upstream, e
     assert engine.status().patches[0].state == "incomplete"
 
 
-@pytest.mark.parametrize("again", ["reload", "second import"])
+@pytest.mark.parametrize("again", ["reload", "reload with one line more", "second import"])
 def test_what_was_taken_from_an_earlier_import_is_told(
     upstream: Upstream, engines: Engines, again: str
 ) -> None:
     """It is neither what is replaced nor anything of which its module still knows."""
     core, user = upstream.load(), upstream.load("fakeup.user")
-    if again == "reload":
+    if again.startswith("reload"):
+        file = upstream.root / "fakeup" / "core.py"
+        file.write_text("\n" * again.endswith("more") + file.read_text())
         importlib.reload(core)
     else:
         del sys.modules["fakeup.core"]
