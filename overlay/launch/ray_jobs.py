@@ -37,10 +37,14 @@ _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
 #: The prefix of namespaces in which Ray's own processes, such as those of its dashboard, are drivers.
 _RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
+#: What only a user sends, unless it has come from the environment or the submission of the driver.
+_BY_HAND = ("OVERLAY", settings.VOUCHED)
 #: What decides which patches are in force in a process.
 _DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", "OVERLAY_PATCHES")
 #: The field of a `runtime_env` for what Ray calls in each worker before its first task.
 _HOOK = "worker_process_setup_hook"
+#: The variable in which Ray sends that.
+_HOOK_OF_RAY = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 #: What helps where Ray starts workers by `uv run`.
 _UV = "`uv add` it, or set RAY_ENABLE_UV_RUN_RUNTIME_ENV=0, with which workers use the Python of the cluster"
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
@@ -141,16 +145,21 @@ class RayJobs(Interception):
         if not isinstance(given, (dict, type(None))):
             return env  # Ray raises an error for that
         given = given or {}
+        if env.get(_HOOK) == _require.__name__:  # Ray's word for it, in what a worker hands on to another job
+            given = {name: value for name, value in given.items() if name != _HOOK_OF_RAY}
+            env = {name: env[name] for name in env if name != _HOOK} | {"env_vars": given}
         said, place = given.get("OVERLAY"), "its runtime_env"
         if said is None:  # an empty variable of a process counts as unset
             said, place = os.environ.get("OVERLAY") or None, "the environment of its driver"
         if settings.says_no(said):
             log.info(f"Ray: the workers of this job are not patched, because of OVERLAY={said} in {place}")
-            return env
+            return {**env, "env_vars": {"OVERLAY": said, **given}} if drives else env
         # Ray has merged what the job was submitted with. The driver runs in that Python and is patched, but
         # whoever submitted the job could not vouch for workers, which may run elsewhere.
         before = submitted() if hooks else {}
-        by_hand = {"OVERLAY", settings.VOUCHED} & ({*given} - {*before.get("env_vars", ())}) != set()
+        # Who hands on the whole environment of the driver says nothing of the workers.
+        known = {**os.environ, **before.get("env_vars", {})}
+        by_hand = any(given.get(name, known.get(name)) != known.get(name) for name in _BY_HAND)
         sure = by_hand or self._reads_variables({name: env[name] for name in {*env} - {*before}})
         added = {name: value for name, value in variables().items() if name not in given}
         if by_hand or drives is None:  # the job's driver may be run with something else, by `overlay run`

@@ -53,10 +53,17 @@ def submitted() -> dict[str, Any]:
 
 
 def by_hand() -> dict[str, str]:
-    """Return the variables that arm, but not those of `submitted()`: what vouches stands for those."""
+    """Return the variables that arm, but not those of `submitted()`.
+
+    What vouches stands for those, and tells them from what somebody copies from the environment.
+    """
     sent = submitted().get("env_vars", {})
     added = {name: value for name, value in variables().items() if name not in sent}
-    return {**added, settings.VOUCHED: "1"} if "OVERLAY" in sent else added
+    if settings.VOUCHED not in sent and ("OVERLAY" in sent or os.environ.get("OVERLAY")):
+        added[settings.VOUCHED] = str(
+            os.getpid()
+        )  # a worker that drives a job has the value of its own driver
+    return added
 
 
 def armed_at_start() -> bool:

@@ -172,6 +172,11 @@ class FirstFinder(WatchingFinder):
         """Find a watched module. Wake first if it is time, and look whether a watched module is run."""
         if self.is_out:
             return None
+        if self._names:
+            from overlay.source.source import is_asked_below
+
+            if is_asked_below(fullname):
+                raise ModuleNotFoundError(f"{fullname} is only looked for, and not imported", name=fullname)
         moved = sys.meta_path[0] is not self and self in sys.meta_path
         if moved:
             self.install()  # another finder stands in front, and may find a watched module, or has

@@ -289,7 +289,7 @@ class InstalledSite:
     def _code_now(self) -> tuple[object, ...]:
         function = function_of(self.after)
         defaults = (getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__"))
-        return (chain_of(function), *defaults)
+        return (chain_of(function), chain_of(function_of(self.before)), *defaults)
 
     @property
     def restored(self) -> bool:
@@ -486,10 +486,10 @@ def take_out(sites: Sequence[InstalledSite]) -> list[str]:
                 setattr(site.parent, site.name, site.before)
         elif not site.past and not site.restored:  # an interrupted call may have restored it
             left.append(f"{site.site}: somebody replaced it since")
-    searched = [site for site in sites if site.before is not None]
-    found = rebind([(after, before) for site in searched for before, after in site.pairs()])
-    owners = [site for site in searched for _ in site.pairs()]
+    # A name that the patch added has nothing that could take its place.
+    found = rebind([(after, before or after) for site in sites for before, after in site.pairs()])
+    owners = [site for site in sites for _ in site.pairs()]
     for site, rebinding in zip(owners, found, strict=True):
-        if rebinding.held:
+        if rebinding.held or (site.before is None and rebinding.rebound):
             left.append(f"{site.site}: something still holds its replacement")
     return left

@@ -7,6 +7,7 @@ are seen) and a folder such as an unpacked wheel, a site-packages or a checkout.
 
 from __future__ import annotations
 
+import _thread
 import ast
 import os
 import re
@@ -354,16 +355,28 @@ def stated_version(found: Distribution) -> str | None:
         return None
 
 
+#: What finders are asked for, by thread.
+_asked: dict[int, str] = {}
+
+
+def is_asked_below(package: str) -> bool:
+    """Return whether this thread asks finders for a module in a package. One that imports it must fail."""
+    return _asked.get(_thread.get_ident(), "").startswith(f"{package}.")
+
+
 def ask_finders(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
     """Return the spec from the interpreter's finders, overlay's own left out; `None` if they find nothing."""
     for finder in list(sys.meta_path):
         find_spec = getattr(finder, "find_spec", None)
         if find_spec is None or getattr(finder, "overlay_finder", False):
             continue
+        _asked[_thread.get_ident()] = module
         try:
             spec: ModuleSpec | None = find_spec(module, path)
         except Exception:  # noqa: BLE001, S112 -- a finder of someone else's that needs the parent imported
             continue
+        finally:
+            _asked.pop(_thread.get_ident(), None)
         if spec is not None:
             return spec
     return None

@@ -89,7 +89,7 @@ def hears(text: str) -> threading.Event:
 
 
 def first() -> dict[str, Any]:
-    """Enable, then start a job, with what a user gives it; twice, as scripts do."""
+    """Enable, and start jobs: with what a user gives, again as scripts do, with what its workers have."""
     import overlay
 
     overlay.enable("acme/*", strict=True)
@@ -104,6 +104,10 @@ def first() -> dict[str, Any]:
     ray.shutdown()
     ray.init()
     found["again"] = ray.get(ray.remote(probe).remote())
+    handed = ray.get(ray.remote(lambda: dict(ray.get_runtime_context().runtime_env)).remote())
+    ray.shutdown()
+    ray.init(runtime_env=handed)  # as an engine of vLLM in an actor
+    found["handed on"] = ray.get(ray.remote(probe).remote())
     own = worker.connect
     overlay.disable()
     found["put back"] = worker.connect is own.__wrapped__

@@ -52,7 +52,7 @@ def of(found: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_workers_of_a_driver_that_is_enabled_are_too(cluster: Cluster) -> None:
     found, done = cluster.job("first")
-    for kind in ("task", "actor", "again"):
+    for kind in ("task", "actor", "again", "handed on"):
         assert of(found[kind], ARMED) == ARMED, kind
         assert found[kind]["strict"]
     # What the user gave is there, and what he gave it in is as it was.
@@ -62,10 +62,10 @@ def test_the_workers_of_a_driver_that_is_enabled_are_too(cluster: Cluster) -> No
     said = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
     wanted = "OVERLAY=1 OVERLAY_PACKS=acme OVERLAY_PATCHES=acme/* OVERLAY_STRICT=1"
     enabled = "overlay: Ray: overlay is enabled in the workers of this job"
-    # The first job has a hook of its own, and none of overlay's.
+    # The first job has a hook of its own, and none of overlay's. The third has all that there is to add.
     for line, sure in zip(said, (", if it is installed where they run,", ""), strict=True):
         assert line == f"{enabled}{sure} by its runtime_env: {wanted}"
-    # The driver says what the job is run with, for both of its jobs; its workers, what they have.
+    # The driver says what the job is run with, for all of its jobs; its workers, what they have.
     (line,) = [line for line in done.stderr.splitlines() if "overlay: configuration" in line]
     assert "; 5 patches selected, strict, digest " in line
     has = f"overlay: this process: 1 applied, 0 refused, digest {line.rpartition(' ')[2]}"
@@ -462,6 +462,39 @@ def test_a_job_is_not_submitted_with_what_vouches_for_the_workers_of_its_submitt
     fake.jobs.watch()
     made = fake.jobs._armed({"env_vars": {**SENT, "OVERLAY_VOUCHED": "1"}}, drives=drives)
     assert ("OVERLAY_VOUCHED" in made["env_vars"]) == kept
+
+
+def test_who_hands_on_the_environment_of_the_driver_does_not_vouch_for_workers(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NeMo-RL does. The variables that `overlay run` has set are among them."""
+    monkeypatch.setenv("OVERLAY", "1")
+    monkeypatch.setenv("OVERLAY_STRICT", "1")
+    fake.strict = True
+    fake.asked = lambda: {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "1"}  # type: ignore[method-assign]
+    fake.jobs.watch()
+    handed = dict(os.environ)
+    sent = fake.start({"env_vars": handed})
+    assert sent["worker_process_setup_hook"] is ray_jobs._require
+    assert sent["env_vars"]["OVERLAY_PATCHES"] == "all"
+    with pytest.raises(WorkersError, match="conda"):
+        fake.start({"env_vars": handed, "conda": "x"})
+    vouched = overlay.ray.runtime_env({"conda": "x"})
+    assert "worker_process_setup_hook" not in fake.start(vouched)
+    # A worker that starts a job has what its own driver vouched for in its environment.
+    monkeypatch.setenv("OVERLAY_VOUCHED", vouched["env_vars"]["OVERLAY_VOUCHED"])
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert fake.start({"env_vars": dict(os.environ)})["worker_process_setup_hook"] is ray_jobs._require
+    assert "worker_process_setup_hook" not in fake.start(overlay.ray.runtime_env())
+
+
+def test_workers_get_the_word_of_a_driver_that_says_no(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster may have been started with another."""
+    monkeypatch.setenv("OVERLAY", "off")
+    fake.jobs.watch()
+    assert fake.start({"env_vars": {"A": "1"}}) == {"env_vars": {"A": "1", "OVERLAY": "off"}}
 
 
 def test_a_job_is_not_submitted_with_defaults(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,17 @@ def test_a_function_comes_where_nothing_stood_and_goes_again(upstream: Upstream,
     assert {name: id(value) for name, value in vars(core).items()} == before
 
 
+def test_who_has_taken_a_function_that_is_new_is_told_of(
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = enabled(upstream.patch({}, HALVE), strict=True)
+    core = upstream.load()
+    core.alias = core.halve  # type: ignore[attr-defined]
+    engine.disable()
+    assert core.alias(4) == 2.0
+    assert "left behind by fakeup.scale: fakeup.core:halve: something still holds" in capsys.readouterr().err
+
+
 def test_a_function_that_somebody_else_put_there_is_a_conflict(upstream: Upstream, engines: Engines) -> None:
     core = upstream.load()
     theirs = vars(core)["halve"] = lambda value: value

@@ -292,3 +292,15 @@ def test_an_interrupted_disable_is_gone_on_with(
     engine.disable()
     assert (snapshot(core), id(user.scale)) == before
     assert engine.status().patches[0].state == "reverted"
+
+
+def test_a_default_that_is_not_the_one_of_the_original_is_refused(
+    upstream: Upstream, engines: Engines
+) -> None:
+    """One that is evaluated as the module is imported is not in its source."""
+    change = around(lambda original, value, factor=2: 100 * original(value, factor))
+    engine = engines(upstream.patch({"fakeup.core:scale": change}))
+    core = upstream.load()
+    core.scale.__defaults__ = (5,)
+    with pytest.raises(PatchError, match="factor=5 in scale, 2 in what replaces it"):
+        engine.enable(strict=True)

@@ -438,3 +438,25 @@ def test_a_patch_whose_module_has_moved_is_named_when_its_package_is_used(
     importlib.import_module("fakeup")
     alone._at_exit()
     assert "NOT applied fakeup.late to fakeup 1.2.0: unknown-source: " in capsys.readouterr().err
+
+
+def test_a_finder_that_imports_the_parents_of_what_it_is_asked_for_imports_nothing(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python asks for a module when its parents are there, and some finders rely on that."""
+
+    class Sniffer:
+        asked: set[str] = set()  # noqa: RUF012
+
+        @classmethod
+        def find_spec(cls, name: str, _path: object = None, _target: object = None) -> None:
+            if name not in cls.asked:
+                cls.asked.add(name)
+                importlib.util.find_spec(name)
+
+    engine = enabled(upstream.patch())
+    monkeypatch.setattr(sys, "meta_path", [Sniffer, *sys.meta_path])
+    assert engine.plan().verdicts[0].verdict == "apply"
+    assert "fakeup.core" in Sniffer.asked
+    assert "fakeup" not in sys.modules
+    assert upstream.load().scale(1) == 200

@@ -22,6 +22,7 @@ from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
 from overlay.errors import PatchError
 from overlay.patch import Project, Target, replaced, variant
+from overlay.runtime.search import ORIGINAL
 from overlay.source.source import Tree
 from overlay.source.table import Row
 
@@ -605,3 +606,13 @@ def test_an_original_that_somebody_has_restored_is_patched_again_and_that_is_tol
     for told in (True, False):
         assert engine.status().patches[0].state == "applied"
         assert (core.scale(1), said in capsys.readouterr().err) == (200, told)
+
+
+def test_an_original_that_gets_other_code_is_told(upstream: Upstream, enabled: Engines) -> None:
+    """As by jurigged, which looks for functions by their code."""
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple}))
+    core = upstream.load()
+    vars(core.scale)[ORIGINAL].__code__ = (lambda value, factor=2: 7).__code__
+    assert core.scale(1) == 700
+    status = engine.status().patches[0]
+    assert (status.state, "has other code or defaults since" in status.reason) == ("incomplete", True)
