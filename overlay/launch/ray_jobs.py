@@ -37,7 +37,7 @@ _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
 #: The prefix of namespaces in which Ray's own processes, such as those of its dashboard, are drivers.
 _RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
-#: What only a user sends, unless it has come from the environment or the submission of the driver.
+#: By which somebody vouches for the workers, unless the driver's environment or submission has the same.
 _BY_HAND = ("OVERLAY", settings.VOUCHED)
 #: What decides which patches are in force in a process.
 _DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", "OVERLAY_PATCHES")
@@ -157,8 +157,8 @@ class RayJobs(Interception):
         # Ray has merged what the job was submitted with. The driver runs in that Python and is patched, but
         # whoever submitted the job could not vouch for workers, which may run elsewhere.
         before = submitted() if hooks else {}
-        # Who hands on the whole environment of the driver says nothing of the workers.
-        known = {**os.environ, **before.get("env_vars", {})}
+        # A driver that hands on its whole environment says nothing of the workers.
+        known = {} if drives is None else {**os.environ, **before.get("env_vars", {})}
         by_hand = any(given.get(name, known.get(name)) != known.get(name) for name in _BY_HAND)
         sure = by_hand or self._reads_variables({name: env[name] for name in {*env} - {*before}})
         added = {name: value for name, value in variables().items() if name not in given}

@@ -60,9 +60,8 @@ def by_hand() -> dict[str, str]:
     sent = submitted().get("env_vars", {})
     added = {name: value for name, value in variables().items() if name not in sent}
     if settings.VOUCHED not in sent and ("OVERLAY" in sent or os.environ.get("OVERLAY")):
-        added[settings.VOUCHED] = str(
-            os.getpid()
-        )  # a worker that drives a job has the value of its own driver
+        # Not the same in a worker that starts a job of its own: its environment has that of its driver.
+        added[settings.VOUCHED] = str(os.getpid())
     return added
 
 

@@ -479,6 +479,8 @@ def test_who_hands_on_the_environment_of_the_driver_does_not_vouch_for_workers(
     assert sent["env_vars"]["OVERLAY_PATCHES"] == "all"
     with pytest.raises(WorkersError, match="conda"):
         fake.start({"env_vars": handed, "conda": "x"})
+    by_hand = {"env_vars": {"OVERLAY": "1"}, "conda": "x"}
+    assert fake.jobs._armed(by_hand, drives=None)  # who submits a job has no other way to vouch for it
     vouched = overlay.ray.runtime_env({"conda": "x"})
     assert "worker_process_setup_hook" not in fake.start(vouched)
     # A worker that starts a job has what its own driver vouched for in its environment.
