@@ -404,9 +404,8 @@ def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     """Give a replacement the docstring, annotations and attributes of the original, and our marks."""
     made.__doc__ = original.__doc__
     made.__annotations__ = dict(original.__annotations__)
-    for (
-        name
-    ) in made.__annotations__:  # a comprehension has a cell, and would be one more who holds the original
+    # No comprehension: it has a cell, and would be one more who holds the original.
+    for name in made.__annotations__:
         made.__annotations__[name] = _meant(made.__annotations__[name], original)
     if made.__dict__.pop("__wrapped__", None) is not None:  # through it, `functools.wraps` gave the signature
         made.__signature__ = signature(original)  # type: ignore[attr-defined]
