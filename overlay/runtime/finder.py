@@ -51,8 +51,8 @@ class WatchingFinder:
         self._names = names
         self._imported = imported
         self._asking: set[tuple[int, str]] = set()
-        #: How often a hooked loader has come to execute each module: it will be reported, unless it fails.
-        self._hooked: dict[str, int] = {}
+        #: Modules that a hooked loader has come to execute: they will be reported.
+        self._hooked: set[str] = set()
         #: Modules that were being executed when they were met: they will be reported too.
         self._awaited: dict[str, object] = {}
 
@@ -91,10 +91,6 @@ class WatchingFinder:
         loader = getattr(spec, "loader", None)
         own = isinstance(loader, HookedLoader) or isinstance(getattr(loader, "loader", None), HookedLoader)
         return own or name in self._hooked
-
-    def is_first(self, name: str) -> bool:
-        """Return whether a module is being executed for the first time, also counting those that failed."""
-        return self._hooked.get(name, 0) <= 1
 
     def has_executed(self, name: str, module: object) -> bool:
         """Return whether an imported module has been executed. If not, see to it that it is reported then."""
@@ -146,6 +142,7 @@ class FirstFinder(WatchingFinder):
         self.packages = packages
         self.wake = wake
         self._passed: Callable[[], None] = lambda: None
+        self._is_asked_below: Callable[[str], bool] = lambda _: False
         #: Files that run as `__main__`, and their namespaces, that have been looked at. The caller asks about
         #: what runs now.
         self._looked: set[tuple[object, int]] = set()
@@ -155,6 +152,9 @@ class FirstFinder(WatchingFinder):
 
     def watch(self, names: frozenset[str], imported: Imported, passed: Callable[[], None]) -> None:
         """Watch modules. `passed` is called if another finder has stood in front: it may have found one."""
+        from overlay.source.source import is_asked_below
+
+        self._is_asked_below = is_asked_below  # now: somebody may put back an earlier `sys.modules`
         self._names, self._imported, self._passed = names, imported, passed
         # Now: a thread that wakes waits for this one, which may come to wait for that thread's import.
         self.packages = frozenset()
@@ -172,11 +172,8 @@ class FirstFinder(WatchingFinder):
         """Find a watched module. Wake first if it is time, and look whether a watched module is run."""
         if self.is_out:
             return None
-        if self._names:
-            from overlay.source.source import is_asked_below
-
-            if is_asked_below(fullname):
-                raise ModuleNotFoundError(f"{fullname} is only looked for, and not imported", name=fullname)
+        if self._is_asked_below(fullname):
+            raise ModuleNotFoundError(f"{fullname} is only looked for, and not imported", name=fullname)
         moved = sys.meta_path[0] is not self and self in sys.meta_path
         if moved:
             self.install()  # another finder stands in front, and may find a watched module, or has

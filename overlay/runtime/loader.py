@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from _frozen_importlib import ModuleSpec  # from `importlib` it would take three more files to load
+from _weakref import ref
 from contextlib import suppress
 
 from overlay.errors import OverlayError
@@ -24,7 +25,7 @@ class HookedLoader:
     It stands in for the real loader only until then: modules keep the loader that they would have had.
     """
 
-    def __init__(self, loader: Any, name: str, imported: Imported, hooked: dict[str, int]) -> None:
+    def __init__(self, loader: Any, name: str, imported: Imported, hooked: set[str]) -> None:
         #: The loader that the module would have had.
         self.real = loader
         self._name = name
@@ -44,7 +45,7 @@ class HookedLoader:
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module, then report it."""
-        self._hooked[self._name] = self._hooked.get(self._name, 0) + 1
+        self._hooked.add(self._name)
         spec = spec_of(module)
         if spec is not None and not _is_run_next(self._name):
             spec.loader = self.real
@@ -70,7 +71,7 @@ class HookedLoader:
 
     def load_module(self, name: str) -> Any:
         """Load the module in the way that importlib has deprecated, and report it."""
-        self._hooked[self._name] = self._hooked.get(self._name, 0) + 1
+        self._hooked.add(self._name)
         module = self.real.load_module(name)
         self._imported(self._name, module)
         return module
@@ -122,8 +123,8 @@ def when_executed(spec: ModuleSpec, name: str, imported: Imported) -> None:
         setattr(spec, "_initializing", False)  # noqa: B010 -- which has no such attribute, as far as types go
 
 
-#: Modules that were refused, each with the class that it had.
-_refused: list[tuple[Any, type]] = []
+#: Modules that were refused, each with the class that it had, and the error.
+_refused: list[tuple[Any, type, ref[OverlayError]]] = []
 
 
 def _refuse(module: object, error: OverlayError) -> None:
@@ -141,14 +142,28 @@ def _refuse(module: object, error: OverlayError) -> None:
     plain = type(module)
     with suppress(TypeError):  # it is no module, or of a class with a layout of its own
         module.__class__ = Refused
-        _refused.append((module, plain))
+        _refused.append((module, plain, ref(error)))
 
 
 def admit_refused() -> None:
-    """Let modules that were refused be used again."""
+    """Let modules that were refused be used again, and let go of them: a notebook keeps the last error."""
     while _refused:
-        module, plain = _refused.pop()
+        module, plain, error = _refused.pop()
         module.__class__ = plain
+        _cut(error())
+
+
+def _cut(error: BaseException | None) -> None:
+    """Cut off an error's traceback where an import begins: the calls below have the module."""
+    step = error.__traceback__ if error is not None else None
+    while step is not None:
+        name = str(step.tb_next.tb_frame.f_globals.get("__name__")) if step.tb_next is not None else ""
+        if name.startswith(("importlib._", "_frozen_importlib", "overlay.")):
+            step.tb_next = None
+        step = step.tb_next
+    while error is not None and error.__context__ is not None:
+        error = error.__context__
+        error.__traceback__ = None
 
 
 def spec_of(module: object) -> ModuleSpec | None:

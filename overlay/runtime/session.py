@@ -319,8 +319,7 @@ class Session:
             if reason := entry.obstacle(tree) or (entry.differs(name, module) if run_as(module) else ""):
                 raise ConflictError(reason)  # noqa: TRY301
             sites = [prepare(entry.patch.id, module, item, tree) for item in missing]
-            first = name not in self._executed_before and self._finder.is_first(name)
-            self._put(entry, sites, first=first)
+            self._put(entry, sites, first=name not in self._executed_before)
             if again := known.intersection(item.site for item in missing):
                 names = ", ".join(sorted(again))
                 log.warning(

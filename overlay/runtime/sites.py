@@ -59,7 +59,8 @@ def run_as(module: object) -> str:
 
 def function_of(raw: object) -> Any:
     """Return the function behind a raw class or module attribute."""
-    return raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
+    # By its type: a transparent proxy says that it is an instance of one.
+    return raw.__func__ if issubclass(type(raw), (staticmethod, classmethod)) else raw  # type: ignore[attr-defined]
 
 
 def current(module: object, site: str, *, inherited: bool = False) -> tuple[Any, object]:

@@ -8,8 +8,9 @@ import pickle
 from typing import Any
 
 import pytest
+import wrapt
 from fake_upstream import TESTED, Engines, Upstream, failing, triple
-from order_world import make_run
+from order_world import make_fixed, make_run
 from threads import at_once
 
 from overlay.errors import OverlayError, PatchError, SelectionError
@@ -303,4 +304,15 @@ def test_a_default_that_is_not_the_one_of_the_original_is_refused(
     core = upstream.load()
     core.scale.__defaults__ = (5,)
     with pytest.raises(PatchError, match="factor=5 in scale, 2 in what replaces it"):
+        engine.enable(strict=True)
+
+
+def test_a_wrapper_of_wrapt_around_a_static_method_is_a_conflict(
+    upstream: Upstream, engines: Engines
+) -> None:
+    """It says that it is an instance of what it wraps."""
+    core = upstream.load()
+    wrapt.wrap_function_wrapper(core, "Engine.fixed", lambda *_: 7)
+    engine = engines(upstream.patch({"fakeup.core:Engine.fixed": make_fixed}))
+    with pytest.raises(PatchError, match="fixed is a FunctionWrapper in the imported module"):
         engine.enable(strict=True)

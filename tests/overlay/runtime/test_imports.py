@@ -11,6 +11,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from importlib.machinery import FileFinder, SourceFileLoader
 from typing import Any
+from unittest import mock
 
 import pytest
 from fake_upstream import Engines, Upstream, failing, forget, past_the_hook, triple
@@ -460,3 +461,34 @@ def test_a_finder_that_imports_the_parents_of_what_it_is_asked_for_imports_nothi
     assert "fakeup.core" in Sniffer.asked
     assert "fakeup" not in sys.modules
     assert upstream.load().scale(1) == 200
+
+
+def test_modules_are_imported_after_somebody_has_put_back_what_was_there_before(
+    upstream: Upstream, enabled: Engines
+) -> None:
+    """As `mock.patch.dict("sys.modules")` does, also with those of overlay."""
+    enabled(upstream.patch())
+    with mock.patch.dict(sys.modules):
+        del sys.modules["overlay.source.source"]
+        sys.modules.pop("wave", None)
+        importlib.import_module("wave")
+        assert upstream.load().scale(1) == 200
+
+
+def test_an_error_that_somebody_keeps_holds_nothing_of_a_module_that_was_refused(
+    upstream: Upstream, engines: Engines
+) -> None:
+    """A notebook keeps the last one. What its message advises must work then."""
+    bad = upstream.patch({"fakeup.core:Engine.run": failing("no")}, name="fakeup.bad")
+    good = upstream.patch()
+    engine = engines(bad, good)
+    engine.enable(strict=True)
+    try:
+        upstream.load()
+    except PatchError as error:
+        kept = error
+    engine.disable()
+    engine.enable("all,-fakeup.bad", strict=True)
+    assert upstream.load().scale(1) == 200
+    assert engine.status().patches[0].state == "applied"
+    assert kept.__traceback__ is not None

@@ -536,23 +536,6 @@ def test_a_ledger_says_what_was_replaced_when_it_was_disabled(
     assert (out.state, out.reason.startswith("was incomplete: ")) == ("reverted", stays)
 
 
-def test_what_was_taken_from_an_import_that_failed_is_told(upstream: Upstream, engines: Engines) -> None:
-    """As by Ctrl-C in a notebook, or something optional that is missing."""
-    file = upstream.root / "fakeup" / "core.py"
-    file.write_text(file.read_text() + "\nimport fakeup.user\nimport sys\nsys.not_there\n")
-    engine = engines(upstream.patch())
-    engine.enable()
-    with pytest.raises(AttributeError, match="not_there"):
-        upstream.load()
-    sys.not_there = True  # type: ignore[attr-defined]
-    try:
-        core = upstream.load()
-    finally:
-        del sys.not_there  # type: ignore[attr-defined]
-    assert (core.scale(1), sys.modules["fakeup.user"].use(1)) == (200, 2)
-    assert engine.status().patches[0].state == "incomplete"
-
-
 @pytest.mark.parametrize("again", ["reload", "reload with one line more", "second import"])
 def test_what_was_taken_from_an_earlier_import_is_told(
     upstream: Upstream, engines: Engines, again: str
