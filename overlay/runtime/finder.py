@@ -142,7 +142,6 @@ class FirstFinder(WatchingFinder):
         self.packages = packages
         self.wake = wake
         self._passed: Callable[[], None] = lambda: None
-        self._is_asked_below: Callable[[str], bool] = lambda _: False
         #: Files that run as `__main__`, and their namespaces, that have been looked at. The caller asks about
         #: what runs now.
         self._looked: set[tuple[object, int]] = set()
@@ -152,9 +151,6 @@ class FirstFinder(WatchingFinder):
 
     def watch(self, names: frozenset[str], imported: Imported, passed: Callable[[], None]) -> None:
         """Watch modules. `passed` is called if another finder has stood in front: it may have found one."""
-        from overlay.source.source import is_asked_below
-
-        self._is_asked_below = is_asked_below  # now: somebody may put back an earlier `sys.modules`
         self._names, self._imported, self._passed = names, imported, passed
         # Now: a thread that wakes waits for this one, which may come to wait for that thread's import.
         self.packages = frozenset()
@@ -172,8 +168,6 @@ class FirstFinder(WatchingFinder):
         """Find a watched module. Wake first if it is time, and look whether a watched module is run."""
         if self.is_out:
             return None
-        if self._is_asked_below(fullname):
-            raise ModuleNotFoundError(f"{fullname} is only looked for, and not imported", name=fullname)
         moved = sys.meta_path[0] is not self and self in sys.meta_path
         if moved:
             self.install()  # another finder stands in front, and may find a watched module, or has

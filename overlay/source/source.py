@@ -7,7 +7,6 @@ are seen) and a folder such as an unpacked wheel, a site-packages or a checkout.
 
 from __future__ import annotations
 
-import _thread
 import ast
 import os
 import re
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from glob import escape, glob
 from hashlib import sha256
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import Distribution, distributions
 from importlib.util import decode_source, resolve_name
 from types import CodeType
@@ -296,11 +295,14 @@ class Tree:
             if spec is not None:
                 return spec
         if not parent:
-            return ask_finders(module, None)
+            return ask_finders(module, None, sys.meta_path)
         locations = self.folders(parent)
         if not locations:
             return None
-        return ask_finders(module, locations) or ask_path(module, locations)
+        # Python asks a finder below a package once that is imported, so others than its own may import it.
+        is_folder = isinstance(getattr(self._spec(parent), "loader", None), SourceFileLoader)
+        asked: list[Any] = [PathFinder] if is_folder and parent not in sys.modules else sys.meta_path
+        return ask_finders(module, locations, asked) or ask_path(module, locations)
 
     def folders(self, package: str) -> list[str]:
         """Return where the submodules of a package lie, nothing if there is none. It is not imported."""
@@ -355,28 +357,16 @@ def stated_version(found: Distribution) -> str | None:
         return None
 
 
-#: What finders are asked for, by thread.
-_asked: dict[int, str] = {}
-
-
-def is_asked_below(package: str) -> bool:
-    """Return whether this thread asks finders for a module in a package. One that imports it must fail."""
-    return _asked.get(_thread.get_ident(), "").startswith(f"{package}.")
-
-
-def ask_finders(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Return the spec from the interpreter's finders, overlay's own left out; `None` if they find nothing."""
-    for finder in list(sys.meta_path):
+def ask_finders(module: str, path: Sequence[str] | None, finders: Iterable[Any]) -> ModuleSpec | None:
+    """Return the spec from the first finder that has one, overlay's own left out; `None` if there is none."""
+    for finder in list(finders):
         find_spec = getattr(finder, "find_spec", None)
         if find_spec is None or getattr(finder, "overlay_finder", False):
             continue
-        _asked[_thread.get_ident()] = module
         try:
             spec: ModuleSpec | None = find_spec(module, path)
         except Exception:  # noqa: BLE001, S112 -- a finder of someone else's that needs the parent imported
             continue
-        finally:
-            _asked.pop(_thread.get_ident(), None)
         if spec is not None:
             return spec
     return None

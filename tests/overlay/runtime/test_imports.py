@@ -11,7 +11,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from importlib.machinery import FileFinder, SourceFileLoader
 from typing import Any
-from unittest import mock
 
 import pytest
 from fake_upstream import Engines, Upstream, failing, forget, past_the_hook, triple
@@ -458,21 +457,9 @@ def test_a_finder_that_imports_the_parents_of_what_it_is_asked_for_imports_nothi
     engine = enabled(upstream.patch())
     monkeypatch.setattr(sys, "meta_path", [Sniffer, *sys.meta_path])
     assert engine.plan().verdicts[0].verdict == "apply"
-    assert "fakeup.core" in Sniffer.asked
+    assert "fakeup" in Sniffer.asked
     assert "fakeup" not in sys.modules
     assert upstream.load().scale(1) == 200
-
-
-def test_modules_are_imported_after_somebody_has_put_back_what_was_there_before(
-    upstream: Upstream, enabled: Engines
-) -> None:
-    """As `mock.patch.dict("sys.modules")` does, also with those of overlay."""
-    enabled(upstream.patch())
-    with mock.patch.dict(sys.modules):
-        del sys.modules["overlay.source.source"]
-        sys.modules.pop("wave", None)
-        importlib.import_module("wave")
-        assert upstream.load().scale(1) == 200
 
 
 def test_an_error_that_somebody_keeps_holds_nothing_of_a_module_that_was_refused(
