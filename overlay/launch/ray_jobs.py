@@ -160,20 +160,22 @@ class RayJobs(Interception):
         # A driver that hands on its whole environment says nothing of the workers.
         known = {} if drives is None else {**os.environ, **before.get("env_vars", {})}
         by_hand = any(given.get(name, known.get(name)) != known.get(name) for name in _BY_HAND)
-        sure = by_hand or self._reads_variables({name: env[name] for name in {*env} - {*before}})
+        held = here().strict or bool(settings.pin())
+        hook = {_HOOK: _require} if drives and hooks and held and not (by_hand or env.get(_HOOK)) else {}
+        own = {name: env[name] for name in {*env} - {*before}}
+        sure = by_hand or self._reads_variables(own, hooked=bool(hook))
         added = {name: value for name, value in variables().items() if name not in given}
         if by_hand or drives is None:  # the job's driver may be run with something else, by `overlay run`
             unset = {name: _DEFAULTS[name] for name in _DEFAULTS if not os.environ.get(name)}
             added = {name: value for name, value in added.items() if unset.get(name) != value}
         if drives and hooks:  # a worker has the cluster's environment; empty is as good as unset
-            added.update((name, "") for name in _DECIDING if name not in {**added, **given})
+            added.update((name, "") for name in {*_DECIDING, *_DEFAULTS}.difference(added, given))
         if drives:  # Ray takes no variable twice: what the job was submitted with holds for its workers
             theirs = before.get("env_vars", {})
-            fixed = [name for name in _DEFAULTS if name in theirs and given.get(name) == theirs[name]]
+            names = (*_DEFAULTS, "OVERLAY_PACKS")
+            fixed = [name for name in names if name in theirs and given.get(name) == theirs[name]]
             self._compare(theirs, fixed, "submit the job with these settings, or with OVERLAY=1 alone")
         told = _announced() if drives else {}
-        held = here().strict or bool(settings.pin())
-        hook = {_HOOK: _require} if drives and hooks and held and not (by_hand or env.get(_HOOK)) else {}
         # Nor does it vouch for the workers of a job that it submits, which has a driver of its own.
         made = {**{name: given[name] for name in given if drives or name != settings.VOUCHED}, **added}
         told_of = added if by_hand else {name: made[name] for name in variables() if name in made}
@@ -188,15 +190,18 @@ class RayJobs(Interception):
             log.info(f"Ray: {what}: {shown}")
         return {**env, **hook, "env_vars": {**made, **told}} if hook or told or made != given else env
 
-    def _reads_variables(self, env: dict[str, Any]) -> bool:
-        """Return whether the workers of a job read the variables, and refuse the job if they may not."""
+    def _reads_variables(self, env: dict[str, Any], *, hooked: bool) -> bool:
+        """Return whether the workers of a job read the variables, and refuse the job if they may not.
+
+        `hooked`: whether our hook looks for itself, in each worker.
+        """
         sure = True
         for field in _OTHER_PYTHONS:
             words = str(env.get(field) or "").split()
             # With `uv run`, which sets that variable, Ray starts workers by the same command.
             uv = field == "py_executable" and "UV_RUN_RECURSION_DEPTH" in os.environ
             if words and uv and os.path.basename(words[0]) == "uv":
-                if not (here().strict or _is_in_project(words)):  # in strict mode, the hook sees for itself
+                if not (hooked or _is_in_project(words)):
                     sure = False
                     self._refuse(
                         "workers run by `uv run`, in an environment that uv makes of the project: if overlay "
@@ -254,15 +259,18 @@ class RayJobs(Interception):
 
 
 def _is_in_project(words: list[str]) -> bool:
-    """Return whether a project that `uv run` runs, or its command, names overlay."""
+    """Return whether a project that `uv run` runs needs overlay, or its command does."""
+    from itertools import pairwise
+
     text = ""
     with suppress(OSError):  # this folder may be gone
         folder, name = os.getcwd(), "pyproject.toml"
         while not os.path.isfile(os.path.join(folder, name)) and folder != os.path.dirname(folder):
             folder = os.path.dirname(folder)
         with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    return "overlay" in text or any("overlay" in word for word in words)
+            text = "".join(line.partition("#")[0] for line in file)
+    needed = [word for option, word in pairwise(words) if option.startswith("--with")]
+    return "megatron-overlay" in text or any("overlay" in word for word in needed)
 
 
 def _require() -> None:
@@ -304,7 +312,7 @@ def _meant(name: str, text: str) -> object:
     """Return what the value of a variable means: it can be written in several ways."""
     if name == "OVERLAY_STRICT":
         return settings.says_no(text)
-    return settings.asked(text) if name == "OVERLAY_PATCHES" else text
+    return settings.asked(text) if name in ("OVERLAY_PATCHES", "OVERLAY_PACKS") else text
 
 
 def _sent(driver: Any) -> dict[str, Any]:

@@ -36,7 +36,11 @@ UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
 ENVIRONMENT = {"OVERLAY": "1", "OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": PATCH}
 
 #: What a worker is told: that it is armed, and that what the job is run with was said.
-TOLD = {"OVERLAY": "1", "OVERLAY_SAID": "driver", **dict.fromkeys(ray_jobs._DECIDING, "")}
+TOLD = {
+    "OVERLAY": "1",
+    "OVERLAY_SAID": "driver",
+    **dict.fromkeys([*ray_jobs._DECIDING, *ray_jobs._DEFAULTS], ""),
+}
 
 
 @pytest.fixture(scope="module")
@@ -390,22 +394,30 @@ def test_another_python_is_heard_of(
     fake.start({"py_executable": "uv run --with x"})
 
 
-@pytest.mark.parametrize("named", ["", "command", "project"])
+@pytest.mark.parametrize("named", ["", "command", "project", "comment"])
 def test_uv_starts_workers_in_environments_that_may_lack_overlay(
     fake: FakeRay, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     named: str,
 ) -> None:  # fmt: skip
     """`uv pip install` puts it into that of the driver alone."""
     needs = ["ray", "megatron-overlay"] if named == "project" else ["ray"]
-    (tmp_path / "pyproject.toml").write_text(f"[project]\ndependencies = {needs}\n")
+    text = f"# overlay: uv pip install megatron-overlay\n[project]\ndependencies = {needs}\n"
+    (tmp_path / "pyproject.toml").write_text(text)
     (tmp_path / "inside").mkdir()
     monkeypatch.chdir(tmp_path / "inside")
     monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
     fake.jobs.watch()
-    fake.start({"py_executable": f"uv run {'--with /x/overlay ' * (named == 'command')}python"})
-    said = capsys.readouterr().err
-    assert ("`uv add` it, or set RAY_ENABLE_UV_RUN_RUNTIME_ENV=0" in said) == (not named)
-    assert ("overlay is enabled in the workers of this job" in said) == bool(named)
+    env = {
+        "py_executable": f"uv run {'--with /x/overlay ' * (named == 'command')}--env-file overlay.env python"
+    }
+    fake.start(env)
+    said, found = capsys.readouterr().err, named in ("command", "project")
+    assert ("overlay is enabled in the workers of this job" in said) == found
+    fake.strict = True
+    fake.start(env)  # our hook looks for itself
+    if not found:
+        with pytest.raises(WorkersError, match="`uv add` it, or set RAY_ENABLE_UV_RUN_RUNTIME_ENV=0"):
+            fake.start({**env, "worker_process_setup_hook": "theirs"})
 
 
 SENT = {"OVERLAY": "1"}
@@ -519,6 +531,7 @@ def test_a_job_is_not_submitted_with_defaults(fake: FakeRay, monkeypatch: pytest
         ({"OVERLAY_STRICT": "no"}, False, ""),
         ({"OVERLAY_STRICT": "0"}, True, "OVERLAY_STRICT='0' there, '1' here"),
         ({"OVERLAY_PATCHES": "none"}, True, "OVERLAY_PATCHES='none' there, 'all' here"),
+        ({"OVERLAY_PACKS": "acme"}, True, "OVERLAY_PACKS='acme' there, '' here"),
     ],
 )
 def test_a_job_that_was_submitted_with_other_settings_is_heard_of(
