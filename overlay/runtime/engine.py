@@ -99,6 +99,8 @@ class Engine:
         self._table = table
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
+        #: The packs that were asked for as they were loaded.
+        self._packs = ""
         self._opened: Session | None = None
         #: The finder that waits for the first import of an upstream, to open the session then.
         self._waiting: FirstFinder | None = None
@@ -515,7 +517,8 @@ class Engine:
         return registry.tables() if self._table is None else self._table
 
     def known(self) -> dict[str, Patch]:
-        """Return all patches by id."""
-        if self._patches is None:
-            self._patches = self._load()
+        """Return all patches by id: those of overlay, and those of the packs that are asked for."""
+        packs = os.environ.get("OVERLAY_PACKS", "")
+        if self._patches is None or (self._opened is None and packs != self._packs):
+            self._patches, self._packs = self._load(), packs
         return self._patches

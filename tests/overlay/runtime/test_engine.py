@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import pickle
 from typing import Any
 
 import pytest
 import wrapt
-from fake_upstream import TESTED, Engines, Upstream, failing, triple
+from fake_upstream import TESTED, Engines, Upstream, failing, tables, triple
 from order_world import make_fixed, make_run
 from threads import at_once
 
 from overlay.errors import OverlayError, PatchError, SelectionError
 from overlay.patch import around
+from overlay.runtime.engine import Engine
 from overlay.runtime.search import ORIGINAL
 
 broken = failing("no torch here", ImportError)
@@ -305,6 +307,24 @@ def test_a_default_that_is_not_the_one_of_the_original_is_refused(
     core.scale.__defaults__ = (5,)
     with pytest.raises(PatchError, match="factor=5 in scale, 2 in what replaces it"):
         engine.enable(strict=True)
+
+
+def test_packs_that_are_asked_for_later_are_loaded_before_the_next_session(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has asked what is there first, as in a notebook."""
+    patch = upstream.patch()
+    engine = Engine(lambda: {patch.id: patch} if os.environ.get("OVERLAY_PACKS") else {}, table=tables())
+    assert engine.plan().verdicts == ()
+    monkeypatch.setenv("OVERLAY_PACKS", "acme")
+    try:
+        assert engine.enable(strict=True).selection == (patch.id,)
+        monkeypatch.delenv("OVERLAY_PACKS")
+        assert upstream.load().scale(1) == 200
+        assert [*engine.known()] == [patch.id]
+    finally:
+        engine.disable()
+    assert not engine.known()
 
 
 def test_a_wrapper_of_wrapt_around_a_static_method_is_a_conflict(
