@@ -37,8 +37,6 @@ _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
 #: The prefix of namespaces in which Ray's own processes, such as those of its dashboard, are drivers.
 _RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
-#: By which somebody vouches for the workers, unless the driver's environment or submission has the same.
-_BY_HAND = ("OVERLAY", settings.VOUCHED)
 #: What decides which patches are in force in a process.
 _DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", "OVERLAY_PATCHES")
 #: The field of a `runtime_env` for what Ray calls in each worker before its first task.
@@ -157,9 +155,10 @@ class RayJobs(Interception):
         # Ray has merged what the job was submitted with. The driver runs in that Python and is patched, but
         # whoever submitted the job could not vouch for workers, which may run elsewhere.
         before = submitted() if hooks else {}
-        # A driver that hands on its whole environment says nothing of the workers.
-        known = {} if drives is None else {**os.environ, **before.get("env_vars", {})}
-        by_hand = any(given.get(name, known.get(name)) != known.get(name) for name in _BY_HAND)
+        # A driver may hand on its whole environment, with what its own driver has vouched for.
+        known = {**os.environ, **before.get("env_vars", {})}
+        vouched = settings.VOUCHED in given and given[settings.VOUCHED] != known.get(settings.VOUCHED)
+        by_hand = vouched or (drives is None and "OVERLAY" in given)
         held = here().strict or bool(settings.pin())
         hook = {_HOOK: _require} if drives and hooks and held and not (by_hand or env.get(_HOOK)) else {}
         own = {name: env[name] for name in {*env} - {*before}}

@@ -55,11 +55,11 @@ def submitted() -> dict[str, Any]:
 def by_hand() -> dict[str, str]:
     """Return the variables that arm, but not those of `submitted()`.
 
-    What vouches stands for those, and tells them from what somebody copies from the environment.
+    What vouches stands for those, and tells them from what somebody writes by hand, or copies.
     """
     sent = submitted().get("env_vars", {})
     added = {name: value for name, value in variables().items() if name not in sent}
-    if settings.VOUCHED not in sent and ("OVERLAY" in sent or os.environ.get("OVERLAY")):
+    if settings.VOUCHED not in sent and ("OVERLAY" in sent or os.environ.get("OVERLAY") or here().asked()):
         # Not the same in a worker that starts a job of its own: its environment has that of its driver.
         added[settings.VOUCHED] = str(os.getpid())
     return added

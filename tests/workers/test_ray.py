@@ -60,4 +60,5 @@ def test_what_enable_was_given_is_sent(clean: pytest.MonkeyPatch) -> None:
     finally:
         overlay.disable()
     patches = {"OVERLAY_PATCHES": "megatron.recompute,-megatron.agreement"}
-    assert sent == {"OVERLAY": "1", **patches, "OVERLAY_STRICT": "1", "A": "1"}
+    vouched = {"OVERLAY_VOUCHED": str(os.getpid())}
+    assert sent == {"OVERLAY": "1", **patches, "OVERLAY_STRICT": "1", "A": "1", **vouched}

@@ -66,8 +66,8 @@ def test_the_workers_of_a_driver_that_is_enabled_are_too(cluster: Cluster) -> No
     said = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
     wanted = "OVERLAY=1 OVERLAY_PACKS=acme OVERLAY_PATCHES=acme/* OVERLAY_STRICT=1"
     enabled = "overlay: Ray: overlay is enabled in the workers of this job"
-    # The first job has a hook of its own, and none of overlay's. The third has all that there is to add.
-    for line, sure in zip(said, (", if it is installed where they run,", ""), strict=True):
+    # The first job has a hook of its own, and none of overlay's.
+    for line, sure in zip(said, (", if it is installed where they run,", "", ""), strict=True):
         assert line == f"{enabled}{sure} by its runtime_env: {wanted}"
     # The driver says what the job is run with, for all of its jobs; its workers, what they have.
     (line,) = [line for line in done.stderr.splitlines() if "overlay: configuration" in line]
@@ -388,8 +388,11 @@ def test_another_python_is_heard_of(
         fake.start(env)
     assert len(fake.sent) == 2
     assert fake.shut_down == 1
-    # Who says that they are armed is believed.
-    fake.start({**env, "env_vars": {"OVERLAY": "1"}})
+    # Who says that they are armed is believed. A variable by hand is none that says so.
+    with pytest.raises(WorkersError, match=f"'{field}'"):
+        fake.start({**env, "env_vars": {"OVERLAY": "1"}})
+    fake.asked = lambda: {"OVERLAY_PATCHES": "all"}  # type: ignore[method-assign]
+    fake.start(overlay.ray.runtime_env(env))
     monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
     fake.start({"py_executable": "uv run --with x"})
 
@@ -448,6 +451,7 @@ def test_what_a_job_is_submitted_with_vouches_for_no_worker(
     fake.strict = strict
     fake.jobs.watch()
     if "by hand" in own:
+        fake.asked = lambda: {"OVERLAY_PATCHES": "all"}  # type: ignore[method-assign]
         own = overlay.ray.runtime_env({"conda": own["conda"]})
     merged = {**submitted["env_vars"], **own.get("env_vars", {})}
     env = {**submitted, **own, "env_vars": merged}  # as Ray does
