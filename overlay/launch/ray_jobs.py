@@ -269,7 +269,8 @@ def _is_in_project(words: list[str]) -> bool:
         with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
             text = "".join(line.partition("#")[0] for line in file)
     needed = [word for option, word in pairwise(words) if option.startswith("--with")]
-    return "megatron-overlay" in text or any("overlay" in word for word in needed)
+    # The end of what overlay is distributed as.
+    return "-overlay" in text or any("overlay" in word for word in needed)
 
 
 def _require() -> None:
