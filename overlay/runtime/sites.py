@@ -288,9 +288,10 @@ class InstalledSite:
         return self._code_now() != self._code
 
     def _code_now(self) -> tuple[object, ...]:
-        both = [function_of(raw) for raw in (self.after, self.before)]
-        names = ("__defaults__", "__kwdefaults__")
-        return tuple((chain_of(one), *(getattr(one, name, None) for name in names)) for one in both)
+        function = function_of(self.after)
+        defaults = (getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__"))
+        # Of the original, the code alone: a default that is another original is rebound.
+        return (chain_of(function), chain_of(function_of(self.before)), *defaults)
 
     @property
     def restored(self) -> bool:
