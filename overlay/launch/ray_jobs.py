@@ -142,10 +142,7 @@ class RayJobs(Interception):
         given = env.get("env_vars") if isinstance(env, dict) else ""
         if not isinstance(given, (dict, type(None))):
             return env  # Ray raises an error for that
-        given = given or {}
-        if env.get(_HOOK) == _require.__name__:  # Ray's word for it, in what a worker hands on to another job
-            given = {name: value for name, value in given.items() if name != _HOOK_OF_RAY}
-            env = {name: env[name] for name in env if name != _HOOK} | {"env_vars": given}
+        env, given = _without_own_hook(env, given or {})
         said, place = given.get("OVERLAY"), "its runtime_env"
         if said is None:  # an empty variable of a process counts as unset
             said, place = os.environ.get("OVERLAY") or None, "the environment of its driver"
@@ -155,38 +152,35 @@ class RayJobs(Interception):
         # Ray has merged what the job was submitted with. The driver runs in that Python and is patched, but
         # whoever submitted the job could not vouch for workers, which may run elsewhere.
         before = submitted() if hooks else {}
-        # A driver may hand on its whole environment, with what its own driver has vouched for.
-        known = {**os.environ, **before.get("env_vars", {})}
-        vouched = settings.VOUCHED in given and given[settings.VOUCHED] != known.get(settings.VOUCHED)
-        by_hand = vouched or (drives is None and "OVERLAY" in given)
+        theirs = before.get("env_vars", {})
+        vouched = _are_vouched_for(given, theirs)
+        if drives is None:  # who submits a job has no other way to say so
+            vouched = vouched or "OVERLAY" in given
         held = here().strict or bool(settings.pin())
-        hook = {_HOOK: _require} if drives and hooks and held and not (by_hand or env.get(_HOOK)) else {}
+        hook = {_HOOK: _require} if drives and hooks and held and not (vouched or env.get(_HOOK)) else {}
         own = {name: env[name] for name in {*env} - {*before}}
-        sure = by_hand or self._reads_variables(own, hooked=bool(hook))
+        sure = vouched or self._reads_variables(own, hooked=bool(hook))
         added = {name: value for name, value in variables().items() if name not in given}
-        if by_hand or drives is None:  # the job's driver may be run with something else, by `overlay run`
+        if drives is None:  # the job's driver may be run with something else, by `overlay run`
             unset = {name: _DEFAULTS[name] for name in _DEFAULTS if not os.environ.get(name)}
             added = {name: value for name, value in added.items() if unset.get(name) != value}
         if drives and hooks:  # a worker has the cluster's environment; empty is as good as unset
-            added.update((name, "") for name in {*_DECIDING, *_DEFAULTS}.difference(added, given))
+            added.update((name, "") for name in _DECIDING if name not in {**added, **given})
         if drives:  # Ray takes no variable twice: what the job was submitted with holds for its workers
-            theirs = before.get("env_vars", {})
             names = (*_DEFAULTS, "OVERLAY_PACKS")
             fixed = [name for name in names if name in theirs and given.get(name) == theirs[name]]
             self._compare(theirs, fixed, "submit the job with these settings, or with OVERLAY=1 alone")
         told = _announced() if drives else {}
         # Nor does it vouch for the workers of a job that it submits, which has a driver of its own.
         made = {**{name: given[name] for name in given if drives or name != settings.VOUCHED}, **added}
-        told_of = added if by_hand else {name: made[name] for name in variables() if name in made}
-        told_of = {name: value for name, value in told_of.items() if value}
-        if told_of and drives is not False:
-            shown = " ".join(f"{name}={value}" for name, value in sorted(told_of.items()))
-            what, who = ("the workers of this job", "they run") if drives else ("this job", "the job runs")
-            what += "" if hook else f", if it is installed where {who},"
-            what = f"overlay is enabled in {what} by its runtime_env"
-            if not sure:
-                what = "the variables that enable overlay are in the runtime_env of this job"
-            log.info(f"Ray: {what}: {shown}")
+        if drives is not False:
+            where, who = ("the workers of this job", "they run") if drives else ("this job", "the job runs")
+            where += "" if hook else f", if it is installed where {who},"
+            what = f"overlay is enabled in {where} by its runtime_env"
+            _say(
+                what if sure else "the variables that enable overlay are in the runtime_env of this job",
+                added if vouched else {name: made[name] for name in variables() if name in made},
+            )
         return {**env, **hook, "env_vars": {**made, **told}} if hook or told or made != given else env
 
     def _reads_variables(self, env: dict[str, Any], *, hooked: bool) -> bool:
@@ -255,6 +249,33 @@ class RayJobs(Interception):
                 "this job was started before overlay.enable() was called: its workers run without patches",
                 f"call overlay.enable() first, or arm them yourself: {_LINE}",
             )
+
+
+def _without_own_hook(env: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a `runtime_env` and its variables without our hook, which is added anew.
+
+    In what a worker hands on to another job, Ray has it in both, and refuses that.
+    """
+    if env.get(_HOOK) != _require.__name__:
+        return env, given
+    given = {name: value for name, value in given.items() if name != _HOOK_OF_RAY}
+    return {name: env[name] for name in env if name != _HOOK} | {"env_vars": given}, given
+
+
+def _are_vouched_for(given: dict[str, Any], submitted: dict[str, Any]) -> bool:
+    """Return whether a driver says by `overlay.ray` that overlay is installed where its workers run.
+
+    It may hand on its whole environment, with what its own driver has vouched for.
+    """
+    known = {**os.environ, **submitted}
+    return settings.VOUCHED in given and given[settings.VOUCHED] != known.get(settings.VOUCHED)
+
+
+def _say(what: str, sent: dict[str, Any]) -> None:
+    """Log which variables a job is sent."""
+    shown = " ".join(f"{name}={value}" for name, value in sorted(sent.items()) if value)
+    if shown:
+        log.info(f"Ray: {what}: {shown}")
 
 
 def _is_in_project(words: list[str]) -> bool:

@@ -36,11 +36,7 @@ UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
 ENVIRONMENT = {"OVERLAY": "1", "OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": PATCH}
 
 #: What a worker is told: that it is armed, and that what the job is run with was said.
-TOLD = {
-    "OVERLAY": "1",
-    "OVERLAY_SAID": "driver",
-    **dict.fromkeys([*ray_jobs._DECIDING, *ray_jobs._DEFAULTS], ""),
-}
+TOLD = {"OVERLAY": "1", "OVERLAY_SAID": "driver", **dict.fromkeys(ray_jobs._DECIDING, "")}
 
 
 @pytest.fixture(scope="module")
