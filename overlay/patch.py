@@ -5,7 +5,6 @@ Everything here is data. Deciding is in `overlay.source.decide`, installing in `
 
 from __future__ import annotations
 
-from overlay.errors import OverlayError
 from overlay.model.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
@@ -146,22 +145,12 @@ def around(function: Callable[..., Any]) -> Factory:
     """Return the factory of a replacement that calls `function(original, *args, **kwargs)`.
 
     So `function` names the parameters that it reads, and hands on the rest. The replacement has the signature
-    of the original. Use it as a decorator. The factory raises `OverlayError` if a default of `function` is
-    not that of the original, which may be evaluated only as its module is imported.
+    of the original, and a default that `function` names must be the original's. Use it as a decorator.
     """
     from functools import wraps
 
     @wraps(function)
     def make(original: Any, _module: ModuleType) -> Callable[..., Any]:
-        from inspect import signature
-
-        theirs = signature(original).parameters
-        for name, mine in signature(function).parameters.items():
-            default = theirs[name].default if name in theirs else mine.default
-            if mine.default is not mine.empty and default is not mine.default and default != mine.default:
-                what = f"{name}={default!r} in {original.__qualname__}, {mine.default!r} in what replaces it"
-                raise OverlayError(what)
-
         @wraps(original)
         def replacement(*args: Any, **kwargs: Any) -> Any:
             return function(original, *args, **kwargs)

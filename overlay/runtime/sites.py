@@ -397,6 +397,13 @@ def _check_parameters(
     if shape(original) != own or len(added) != len(replacement.adds) or not optional:
         more = f", with {', '.join(replacement.adds)} added as optional keywords" if replacement.adds else ""
         raise OverlayError(f"{about} takes {signature(made)}, the original {signature(original)}{more}")
+    theirs = signature(original).parameters
+    # What `functools.wraps` and `around` made has the signature of the original, and reads other parameters.
+    for function in (made, getattr(replacement.make, "__wrapped__", made)):
+        for name, mine in signature(function, follow_wrapped=False).parameters.items():
+            default = theirs[name].default if name in theirs else mine.default
+            if mine.default is not Parameter.empty and (default,) != (mine.default,):
+                raise OverlayError(f"{about} has {name}={mine.default!r}, the original {name}={default!r}")
     for kind in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction):
         if kind(original) != kind(made):
             raise OverlayError(f"{about} and the original differ in what {kind.__name__} says")
