@@ -72,8 +72,9 @@ class RayJobs(Interception):
 
         def stand_in(*args: Any, **kwargs: Any) -> Any:
             given = {**dict(zip(names, args, strict=False)), **kwargs}
-            if name == _WORKER:  # workers connect as well, with settings that they were sent
-                starts = given.get("mode") == module.SCRIPT_MODE
+            if name == _WORKER:  # workers, and servers of clients, connect with settings that they were sent
+                sent = getattr(given.get(settings_in), "_client_job", False)
+                starts = given.get("mode") == module.SCRIPT_MODE and not sent
             else:
                 starts = name == _JOBS or not _is_client()
             if self._finder is None or not starts:

@@ -312,7 +312,7 @@ def client() -> dict[str, Any]:
     """Be a Ray client, of the address in the environment."""
     import overlay
 
-    overlay.enable("acme/*")
+    overlay.enable("acme/*", strict=True)
     import ray
 
     ray.init(os.environ["CLIENT"], runtime_env={"env_vars": {"MINE": "1"}})
