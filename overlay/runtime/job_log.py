@@ -7,6 +7,9 @@ unless it is told that it is rank 0. Any other program that it starts may be a j
 
 The second line comes when ranks have agreed, from the first of them. If they do not meet, it comes after a
 while or at the end of the process, whichever is first, and speaks of this process alone.
+
+From then on each process looks from time to time whether its patches are still in place, and warns of one that
+somebody has replaced: actors of Ray are killed as a rule, and never get to their end.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from overlay.records.lock import Lock
 
 
-#: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then:
+#: Seconds after the first module that a patch is for, and between looks. As a rule, ranks that will meet have met by then:
 #: process groups are made with the model, which may have to wait until other services are there.
 QUIET = 300.0
 #: The most characters of the line that says what a job is run with.
@@ -63,12 +66,13 @@ class JobLog:
         self.compared_with = ""
         #: Whether this process still has to say what is in place.
         self._owes = False
+        self._watches = False
 
     def note_fork(self) -> None:
         """Note that this process is a fork of one that may have spoken: it owes nothing."""
         self._is_fork = True
         self._before, self._said_as = self._said_as or self._before, ""
-        self._owes = False
+        self._owes = self._watches = False
 
     def first_module(self) -> None:
         """Speak at the first module that a patch is for. Never raises: an import calls it."""
@@ -77,18 +81,19 @@ class JobLog:
                 log.warning(UNPATCHED_DRIVER)
             self.say_configuration()
             # Otherwise somebody else speaks: rank 0, or the process that started this one.
-            if not is_first() or self._speaker() == _name() or not log.heard("info"):
-                return
-            self._owes = True
-            atexit.register(self.say_alone)
-            if not _is_single_threaded():  # from Python 3.12 on, a fork warns of more than one thread
+            if is_first() and self._speaker() != _name() and log.heard("info"):
+                self._owes = True
+                atexit.register(self.say_alone)
+            # From Python 3.12 on, a fork warns of more than one thread.
+            if not (self._watches or _is_single_threaded()):
                 from contextlib import suppress
 
                 from overlay.model.signals import blocked
 
                 # No more threads, or the interpreter is ending: it is said then.
                 with suppress(RuntimeError), blocked():
-                    _thread.start_new_thread(self._after_a_while, ())
+                    _thread.start_new_thread(self._watch, ())
+                    self._watches = True
         except Exception as error:  # noqa: BLE001 -- a line in a log must not fail an import
             log.warning(f"the configuration of this job cannot be logged: {type(error).__name__}: {error}")
 
@@ -160,11 +165,17 @@ class JobLog:
         log.info(f"{who}: {account.sentence()}")
         log.summed_up = True
 
-    def _after_a_while(self) -> None:
+    def _watch(self) -> None:
         from time import sleep
 
-        sleep(QUIET)
-        self.say_alone()
+        while True:
+            sleep(QUIET)
+            self.say_alone()
+            try:
+                self._account()  # which warns of what was replaced
+            except Exception as error:  # noqa: BLE001 -- what it cannot tell now it cannot tell later
+                log.warning(f"what is applied here cannot be told: {type(error).__name__}: {error}")
+                return
 
 
 def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> str:

@@ -57,8 +57,8 @@ def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tu
         verdict = _verdict(engine, defect, patches, tree)
         finding = judge(defect, patches.get(defect.patch), verdict, tree, table)
         state, reason = finding.state, finding.reason
-        if state == "mended" and states[defect.patch].state in _OUT:
-            state, reason = "open", f"{defect.patch} is {states[defect.patch].state}"
+        if state == "mended" and (here := states[defect.patch]).state in _OUT and not here.in_force:
+            state, reason = "open", f"{defect.patch} is {here.state}"
         if state in ("open", "unknown-source", "mended"):
             met = Met(defect=defect.id, harm=defect.harm, state=state, why=reasons, patch=defect.patch)
             found.append(met.replace(way_out=finding.way_out or reason))

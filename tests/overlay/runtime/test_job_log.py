@@ -245,12 +245,63 @@ def test_one_that_is_told_its_rank_later_leaves_it_to_rank_0(job: Job) -> None:
     assert job.said() == []
 
 
-def test_it_is_said_after_a_while(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_log, "QUIET", 0.0)
+class Waited(Exception):
+    """In place of a wait."""
+
+
+@pytest.fixture
+def watches(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """Return the functions of threads that were started: each looks once when it is called."""
+    found: list[Callable[[], object]] = []
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) % 2 == 0:
+            raise Waited
+
     monkeypatch.setattr(job_log, "_is_single_threaded", lambda: False)
-    monkeypatch.setattr("_thread.start_new_thread", lambda function, arguments: function(*arguments))
-    job.process().first_module()
-    assert job.said() == [INTRODUCED, f"overlay: {ALONE}"]
+    monkeypatch.setattr("_thread.start_new_thread", lambda function, arguments: found.append(function))
+    monkeypatch.setattr("time.sleep", sleep)
+    return found
+
+
+def test_it_is_said_after_a_while(job: Job, watches: list[Callable[[], object]]) -> None:
+    one = job.process()
+    one.first_module()
+    one.first_module()
+    assert job.said() == [INTRODUCED]
+    (watch,) = watches
+    for said in ([f"overlay: {ALONE}"], []):
+        with pytest.raises(Waited):
+            watch()
+        assert job.said() == said
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_what_is_replaced_after_ranks_agreed_is_told_before_the_end(
+    upstream: Upstream, job: Job, watches: list[Callable[[], object]], rank: str
+) -> None:
+    """An actor of Ray is killed, and never gets to its end."""
+    job.set("RANK", rank)
+    patch = upstream.patch()
+    engine = Engine(lambda: {patch.id: patch}, table=tables())
+    engine.enable(strict=True)
+    module = upstream.load()
+    engine.job_log.first_module()
+    if rank == "0":
+        engine.job_log.say_agreed("2 ranks agree: 1 applied")
+    else:
+        engine.job_log.clear()
+    job.said()
+    (watch,) = watches
+    for replaced in (False, True):
+        if replaced:
+            module.scale = lambda value, factor=2: value
+        with pytest.raises(Waited):
+            watch()
+        assert ("lost fakeup.scale: " in " ".join(job.said())) is replaced
+    engine.disable()
 
 
 @pytest.mark.parametrize("level", ["warning", "off"])

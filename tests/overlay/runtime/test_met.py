@@ -10,7 +10,7 @@ import pytest
 
 from overlay.compat.dialects import DIALECTS, FLAGS, VERL
 from overlay.defect import Condition, Defect, Dialect, Setting
-from overlay.ledger import Met
+from overlay.ledger import Met, PatchStatus, SiteStatus
 from overlay.patches.megatron.known_defects import set_args
 from overlay.patches.verl.known_defects import trained
 from overlay.runtime import met
@@ -186,6 +186,28 @@ def test_settings_that_cannot_be_read_stop_no_job() -> None:
 
     config = {"actor_rollout_ref": {"actor": {}, "rollout": 1}, "critic": {"enable": Unclear()}}
     met.meet(Engine(dict), VERL, trained(config))
+
+
+@pytest.mark.parametrize(("state", "wrapped", "left"), [
+    ("applied", False, ""), ("incomplete", True, ""), ("incomplete", False, "is incomplete"),
+])  # fmt: skip
+def test_a_patch_is_in_force_under_a_wrapper(
+    state: str, wrapped: bool, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a timer, which came after overlay."""
+    defect = next(one for one in DEFECTS.values() if one.patch)
+    site = SiteStatus(site="up:f", project="up", state=state, wrapped=wrapped)
+    status = PatchStatus(patch=defect.patch, state=state, sites=(site,))
+    monkeypatch.setattr(met, "records", lambda _: [defect])
+    monkeypatch.setattr(met, "why", lambda *_: "x is on")
+    monkeypatch.setattr(met, "_verdict", lambda *_: None)
+    monkeypatch.setattr(met, "judge", lambda *_: SimpleNamespace(state="mended", reason="", way_out=""))
+    engine: Any = SimpleNamespace(
+        known=load_all, status=lambda: SimpleNamespace(patches=[status]), tested=Engine(dict).tested
+    )
+    (found,) = met.defects_of(engine, VERL, [])
+    assert found.state == ("open" if left else "mended")
+    assert found.way_out == (f"{defect.patch} {left}" if left else "")
 
 
 def test_nothing_is_fixed_here_any_more_once_overlay_is_disabled() -> None:
