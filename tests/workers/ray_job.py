@@ -309,14 +309,26 @@ def refused() -> dict[str, Any]:
 
 
 def client() -> dict[str, Any]:
-    """Be a Ray client, of the address in the environment."""
+    """Be a Ray client, of the address in the environment: strict, and then one that isn't patched."""
     import overlay
 
     overlay.enable("acme/*", strict=True)
     import ray
+    from ray.util.client.logsclient import LogstreamClient
 
     ray.init(os.environ["CLIENT"], runtime_env={"env_vars": {"MINE": "1"}})
-    return asked()
+    found = asked()
+    ray.shutdown()
+    overlay.disable()
+    heard = threading.Event()
+
+    def hear(_self: object, *, level: int, msg: str) -> None:
+        if level and "the driver of its job does not seem to be" in msg:
+            heard.set()
+
+    LogstreamClient.stdstream = hear
+    ray.init(os.environ["CLIENT"], runtime_env={"env_vars": {"OVERLAY": "1", "OVERLAY_PACKS": "acme"}})
+    return {**found, "plain": ray.get(ray.remote(probe).remote()), "warned": heard.wait(60)}
 
 
 def cluster() -> None:

@@ -232,6 +232,8 @@ def test_the_job_of_a_ray_client(cluster: Cluster) -> None:
     for kind in ("task", "actor"):
         assert of(found[kind], ARMED) == ARMED
         assert found[kind]["set"] == {"MINE": "1"}
+    assert found["plain"]["value"] == int(PATCHED)
+    assert found["warned"], "a worker says that the client isn't patched"
 
 
 # -- the call that is stood at, with a Ray that is made up ---------------------------------------------------
