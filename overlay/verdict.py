@@ -67,6 +67,11 @@ class Verdict(Record):
         """Whether the fix was asked for and is not there."""
         return self.verdict in LOUD
 
+    @property
+    def included(self) -> bool:
+        """Whether it would apply, if another patch did not do its work too. The first target decides."""
+        return self.verdict == "not-needed" and any(one.verdict == APPLY for one in self.targets[:1])
+
     def where(self) -> str:
         """Return the projects and versions concerned, such as `verl 0.8.0`."""
         named = [t for t in self.targets if t.version and (not t.optional or t.verdict == self.verdict)]

@@ -73,7 +73,7 @@ def _existing(arguments: argparse.Namespace) -> lockfile.Lock | None:
     if not arguments.check and not os.path.isfile(arguments.file):
         return None
     try:
-        return lockfile.read(arguments.file)
+        return lockfile.read(arguments.file, [arguments.patches] if arguments.patches else [])
     except LockError as error:
         if arguments.check:
             raise

@@ -230,14 +230,20 @@ class RayJobs(Interception):
                 self._refuse(what, way_out)
                 return
 
+    def leave(self) -> None:
+        """Restore the originals."""
+        there = self._finder is not None
+        super().leave()
+        sent = (_sent_to_running() if there else None) or {}
+        if "OVERLAY" in sent and not settings.says_no(sent["OVERLAY"]):
+            log.warning(
+                "Ray: the workers of this job stay patched. What to do: call ray.shutdown(), then ray.init()"
+            )
+
     def _refuse_running(self) -> None:
         """Refuse a process that has started a job already, whose workers are not armed as it is."""
-        worker = sys.modules.get(_WORKER)
-        driver = getattr(worker, "global_worker", None)
-        sent: dict[str, Any] = {}
-        if getattr(driver, "connected", False) and driver.mode == worker.SCRIPT_MODE:  # type: ignore[union-attr]
-            sent = _sent(driver)
-        elif not _is_client():
+        sent = _sent_to_running()
+        if sent is None:
             return
         if "OVERLAY" in sent:
             if not settings.says_no(sent["OVERLAY"]):
@@ -335,6 +341,18 @@ def _meant(name: str, text: str) -> object:
     if name == "OVERLAY_STRICT":
         return settings.says_no(text)
     return settings.asked(text) if name in ("OVERLAY_PATCHES", "OVERLAY_PACKS") else text
+
+
+def _sent_to_running() -> dict[str, Any] | None:
+    """Return the variables of the job that this process drives, `None` if it drives none.
+
+    Those that a client sent cannot be told.
+    """
+    worker = sys.modules.get(_WORKER)
+    driver = getattr(worker, "global_worker", None)
+    if getattr(driver, "connected", False) and driver.mode == worker.SCRIPT_MODE:  # type: ignore[union-attr]
+        return _sent(driver)
+    return {} if _is_client() else None
 
 
 def _sent(driver: Any) -> dict[str, Any]:

@@ -165,9 +165,10 @@ def shown(value: str | None) -> str:
     return (value[:12] if len(value) == 64 else value) or "none"  # noqa: PLR2004 -- a digest, of which 12 digits do
 
 
-def read(path: str) -> Lock:
+def read(path: str, terms: Sequence[str] = ()) -> Lock:
     """Return the lock in a file, if it is what its digest says. Raises `LockError`.
 
+    `terms`: what is selected, for advice, where the environment need not have it.
     A lock holds no paths, no code and no addresses, so reading it runs nothing and follows nothing.
     """
     try:
@@ -176,7 +177,7 @@ def read(path: str) -> Lock:
         with open(path, "rb") as file:
             text = file.read(_LARGEST + 1)
     except FileNotFoundError:
-        raise LockError(f"there is no lock {path}: {writer(path)} writes one") from None
+        raise LockError(f"there is no lock {path}: {writer(path, terms=terms)} writes one") from None
     except (OSError, ValueError) as error:  # a name that no file can have
         raise LockError(f"the lock {path} cannot be read: {error}") from error
     if len(text) > _LARGEST:
@@ -191,7 +192,7 @@ def read(path: str) -> Lock:
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         what = f"is damaged, or of another overlay: {type(error).__name__}: {error}"
         raise LockError(
-            f"{path} {what}; name another file, which `OVERLAY_PIN= overlay lock --file` writes"
+            f"{path} {what}; name another file, which `OVERLAY_PIN= overlay lock --file OTHER` writes"
         ) from error
     if form != FORMAT:
         what = f"was written by another overlay (format {form!r:.20}, this one reads {FORMAT})"
@@ -200,7 +201,7 @@ def read(path: str) -> Lock:
     else:
         what = "" if plain else "is damaged: a value in it has the wrong type"
     if what:
-        raise LockError(f"{path} {what}; write it with {writer(path, '--update')}")
+        raise LockError(f"{path} {what}; write it with {writer(path, '--update', terms=terms)}")
     return lock
 
 
@@ -216,7 +217,10 @@ def writer(path: str, *options: str, terms: Sequence[str] = ()) -> str:
     words += ["--patches", patches] if patches else []
     names = ("OVERLAY_PACKS", "OVERLAY_TRUST")
     given = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
-    return f"`OVERLAY_PIN= {join([*given, 'overlay', 'lock', *words, *options])}`"
+    command = f"`OVERLAY_PIN= {join([*given, 'overlay', 'lock', *words, *options])}`"
+    if path.startswith(DIGEST_PREFIX):
+        command += ", and set OVERLAY_PIN to the digest that it prints"
+    return command
 
 
 def _is_plain(value: object) -> bool:

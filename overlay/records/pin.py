@@ -53,8 +53,8 @@ class Pin:
             way_out = (
                 f'the selection differs: overlay.enable("{selection}") is what was locked; '
                 if chosen.given
-                else f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and "
-                "`overlay run --pin` takes it by itself; "
+                else f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked; "
+                "`overlay run --pin` takes it where neither OVERLAY_PATCHES nor --patches is given; "
             )
         if found:
             lines = [listed(line.split(", "), _NAMED) for line in found]

@@ -57,8 +57,13 @@ def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tu
         verdict = _verdict(engine, defect, patches, tree)
         finding = judge(defect, patches.get(defect.patch), verdict, tree, table)
         state, reason = finding.state, finding.reason
-        if state == "mended" and (here := states[defect.patch]).state in _OUT and not here.in_force:
-            state, reason = "open", f"{defect.patch} is {here.state}"
+        if state == "mended" and verdict is not None:
+            by = [one.id for one in patches.values() if verdict.included and defect.patch in one.includes]
+            here = states[by[0] if by else defect.patch]
+            if here.state in _OUT and not here.in_force:
+                state, reason = "open", f"{here.patch} is {here.state}"
+        if verdict is not None and verdict.verdict == "not-selected" and finding.way_out:
+            finding = finding.replace(way_out=engine.chosen().including(patches[defect.patch]))
         if state in ("open", "unknown-source", "mended"):
             met = Met(defect=defect.id, harm=defect.harm, state=state, why=reasons, patch=defect.patch)
             found.append(met.replace(way_out=finding.way_out or reason))

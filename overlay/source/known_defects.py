@@ -111,7 +111,7 @@ def judge(defect: Defect, patch: Patch | None, verdict: Verdict | None, tree: Tr
         return finding.replace(reason=reason, way_out=_later(defect))
     if state != "open" or patch is None or verdict is None:
         return finding.replace(way_out=_way_out(defect) if state == "open" else "")
-    if verdict.verdict == "apply":
+    if verdict.verdict == "apply" or verdict.included:
         return finding.replace(state="mended")
     if verdict.verdict == "not-selected":
         why = "its patch is opt-in" if patch.opt_in else "its patch is not selected"

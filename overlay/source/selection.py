@@ -30,7 +30,17 @@ class Selection(Record):
 
     def without(self, drop: Iterable[str]) -> str:
         """Return what to set, or to call, to select the same without some patches."""
-        terms = (*self.terms, *(f"-{name}" for name in sorted(drop)))
+        return self._asked(*self.terms, *(f"-{name}" for name in sorted(drop)))
+
+    def including(self, patch: Patch) -> str:
+        """Return what to set, or to call, to select the same and a patch, with what it requires."""
+        more = [name for name in (*sorted(patch.requires), patch.id) if name not in self.ids]
+        terms = [term for term in self.terms if term not in ("none", *(f"-{name}" for name in more))]
+        if not terms and self.terms != ("none",):
+            terms = ["all"]
+        return self._asked(*terms, *more)
+
+    def _asked(self, *terms: str) -> str:
         if not self.given:
             return f"OVERLAY_PATCHES={','.join(terms)}"
         strict = "" if self.strict is None else f", strict={self.strict}"

@@ -59,7 +59,8 @@ def test_the_workers_of_a_driver_that_is_enabled_are_too(cluster: Cluster) -> No
     assert found["task"]["set"] == found["actor"]["set"] == {"MINE": "1", "HOOKED": "yes"}
     assert found["given"] == {"env_vars": {"MINE": "1"}, "worker_process_setup_hook": "hook"}
     assert found["put back"]
-    said = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
+    *said, last = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
+    assert last.startswith("overlay: Ray: the workers of this job stay patched. What to do:")
     wanted = "OVERLAY=1 OVERLAY_PACKS=acme OVERLAY_PATCHES=acme/* OVERLAY_STRICT=1"
     enabled = "overlay: Ray: overlay is enabled in the workers of this job"
     # The first job has a hook of its own, and none of overlay's.
@@ -131,6 +132,7 @@ def test_a_job_that_is_there_already_is_heard_of_once(cluster: Cluster) -> None:
     assert of(found["job"]["actor"], UNARMED) == UNARMED
     before, after = done.stderr.split("armed by hand")
     assert before.count("its workers run without patches") == 1
+    assert "stay patched" not in before
     assert "overlay: Ray:" not in after
 
 

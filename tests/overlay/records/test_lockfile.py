@@ -75,7 +75,7 @@ def test_what_is_written_is_read_and_damage_never_believed(tmp_path: Path) -> No
         ('{"format": "x"}', "was written by another overlay"),
         ('{"format": "\\u001b[31m"}', r"overlay (format '\x1b[31m', this"),
         ('format = 1\npython = "3.11.7"\n', "or of another overlay: JSONDecodeError"),
-        ("{", "name another file, which `OVERLAY_PIN= overlay lock --file` writes"),
+        ("{", "name another file, which `OVERLAY_PIN= overlay lock --file OTHER` writes"),
         ("[" * 100_000, "damaged"),
         ("[]", "damaged"),
         (b"\xff\xfe", "damaged"),

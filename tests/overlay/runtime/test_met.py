@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,8 @@ from overlay.runtime import met
 from overlay.runtime.engine import Engine, load_all
 from overlay.source import conditions
 from overlay.source.known_defects import load_defects
+from overlay.source.selection import choose
+from overlay.verdict import TargetVerdict, Verdict
 
 DEFECTS = load_defects(load_all())
 #: Each way to meet a defect that settings tell whole.
@@ -188,26 +191,60 @@ def test_settings_that_cannot_be_read_stop_no_job() -> None:
     met.meet(Engine(dict), VERL, trained(config))
 
 
-@pytest.mark.parametrize(("state", "wrapped", "left"), [
-    ("applied", False, ""), ("incomplete", True, ""), ("incomplete", False, "is incomplete"),
-])  # fmt: skip
-def test_a_patch_is_in_force_under_a_wrapper(
-    state: str, wrapped: bool, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def met_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Met]:
+    """Return what tells how a job meets the defect of a patch, by its verdict and its state here."""
+
+    def meets(
+        verdict: str, state: str, *, target: str = "apply", wrapped: bool = False, terms: str = ""
+    ) -> Met:
+        defect = DEFECTS["megatron.async-save-unpinned"]
+        known = load_all()
+        known[defect.patch] = known[defect.patch].replace(opt_in=verdict == "not-selected")
+        known["a.both"] = known[defect.patch].replace(id="a.both", includes=(defect.patch,))
+        targets = [
+            TargetVerdict(project=one.project.name, verdict=target) for one in known[defect.patch].targets
+        ]
+        decided = Verdict(patch=defect.patch, verdict=verdict, targets=tuple(targets))
+        site = SiteStatus(site="up:f", project="up", state=state, wrapped=wrapped)
+        statuses = [
+            PatchStatus(patch=name, state=state, sites=(site,))
+            for name in (("a.both",) if verdict == "not-needed" else (defect.patch,))
+        ]
+        monkeypatch.setattr(met, "records", lambda _: [defect])
+        monkeypatch.setattr(met, "why", lambda *_: "x is on")
+        monkeypatch.setattr(met, "_verdict", lambda *_: decided)
+        engine: Any = SimpleNamespace(
+            known=lambda: known,
+            status=lambda: SimpleNamespace(patches=statuses),
+            tested=Engine(dict).tested,
+            chosen=lambda: choose(known, terms or None),
+        )
+        (found,) = met.defects_of(engine, VERL, [])
+        return found.replace(way_out=found.way_out.replace(defect.patch, "P"))
+
+    return meets
+
+
+def test_a_patch_is_in_force_under_a_wrapper(met_by: Callable[..., Met]) -> None:
     """Such as a timer, which came after overlay."""
-    defect = next(one for one in DEFECTS.values() if one.patch)
-    site = SiteStatus(site="up:f", project="up", state=state, wrapped=wrapped)
-    status = PatchStatus(patch=defect.patch, state=state, sites=(site,))
-    monkeypatch.setattr(met, "records", lambda _: [defect])
-    monkeypatch.setattr(met, "why", lambda *_: "x is on")
-    monkeypatch.setattr(met, "_verdict", lambda *_: None)
-    monkeypatch.setattr(met, "judge", lambda *_: SimpleNamespace(state="mended", reason="", way_out=""))
-    engine: Any = SimpleNamespace(
-        known=load_all, status=lambda: SimpleNamespace(patches=[status]), tested=Engine(dict).tested
-    )
-    (found,) = met.defects_of(engine, VERL, [])
-    assert found.state == ("open" if left else "mended")
-    assert found.way_out == (f"{defect.patch} {left}" if left else "")
+    assert met_by("apply", "applied").state == "mended"
+    assert met_by("apply", "incomplete", wrapped=True).state == "mended"
+    left = met_by("apply", "incomplete")
+    assert (left.state, left.way_out) == ("open", "P is incomplete")
+
+
+def test_a_patch_may_do_the_work_of_another(met_by: Callable[..., Met]) -> None:
+    assert met_by("not-needed", "applied").state == "mended"
+    left = met_by("not-needed", "failed")
+    assert (left.state, left.way_out) == ("open", "a.both is failed")
+
+
+def test_what_to_select_is_said_by_what_is_selected(met_by: Callable[..., Met]) -> None:
+    """An argument of `enable()` wins over the environment, and what was dropped stays dropped."""
+    assert met_by("not-selected", "").way_out == "OVERLAY_PATCHES=all,P"
+    assert met_by("not-selected", "", terms="verl.metrics").way_out == 'overlay.enable("verl.metrics,P")'
+    assert met_by("not-selected", "", terms="all,-a.both").way_out == 'overlay.enable("all,-a.both,P")'
 
 
 def test_nothing_is_fixed_here_any_more_once_overlay_is_disabled() -> None:
