@@ -8,8 +8,8 @@ unless it is told that it is rank 0. Any other program that it starts may be a j
 The second line comes when ranks have agreed, from the first of them. If they do not meet, it comes after a
 while or at the end of the process, whichever is first, and speaks of this process alone.
 
-From then on each process looks from time to time whether its patches are still in place, and warns of one that
-somebody has replaced: actors of Ray are killed as a rule, and never get to their end.
+Each process looks from time to time whether its patches are still in place, and warns of one that somebody
+has replaced: actors of Ray are killed as a rule, and never get to their end.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from overlay.records.lock import Lock
 
 
-#: Seconds after the first module that a patch is for, and between looks. As a rule, ranks that will meet have met by then:
-#: process groups are made with the model, which may have to wait until other services are there.
+#: Seconds after the first module that a patch is for, and between looks. As a rule, ranks that will meet have
+#: met by then: process groups are made with the model, which may have to wait until other services are there.
 QUIET = 300.0
 #: The most characters of the line that says what a job is run with.
 _WIDTH = 160

@@ -245,7 +245,7 @@ def test_one_that_is_told_its_rank_later_leaves_it_to_rank_0(job: Job) -> None:
     assert job.said() == []
 
 
-class Waited(Exception):
+class WaitedError(Exception):
     """In place of a wait."""
 
 
@@ -258,7 +258,7 @@ def watches(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     def sleep(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) % 2 == 0:
-            raise Waited
+            raise WaitedError
 
     monkeypatch.setattr(job_log, "_is_single_threaded", lambda: False)
     monkeypatch.setattr("_thread.start_new_thread", lambda function, arguments: found.append(function))
@@ -273,7 +273,7 @@ def test_it_is_said_after_a_while(job: Job, watches: list[Callable[[], object]])
     assert job.said() == [INTRODUCED]
     (watch,) = watches
     for said in ([f"overlay: {ALONE}"], []):
-        with pytest.raises(Waited):
+        with pytest.raises(WaitedError):
             watch()
         assert job.said() == said
 
@@ -297,8 +297,8 @@ def test_what_is_replaced_after_ranks_agreed_is_told_before_the_end(
     (watch,) = watches
     for replaced in (False, True):
         if replaced:
-            module.scale = lambda value, factor=2: value
-        with pytest.raises(Waited):
+            vars(module)["scale"] = lambda value, factor=2: value
+        with pytest.raises(WaitedError):
             watch()
         assert ("lost fakeup.scale: " in " ".join(job.said())) is replaced
     engine.disable()
