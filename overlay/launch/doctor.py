@@ -305,7 +305,7 @@ def _pin(engine: Engine) -> Check:
     except OverlayError as error:
         todo = "give OVERLAY_PIN the lock that belongs here, or write it: "
         return _check("pin", NO, str(error), todo + writer(wanted, "--update"))
-    return _check("pin", YES, wanted)
+    return _check("pin", YES, f"{wanted} (its upstreams are compared when they are imported)")
 
 
 def _pythons(*, settled: bool) -> list[Check]:

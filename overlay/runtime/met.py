@@ -62,7 +62,7 @@ def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tu
             here = states[by[0] if by else defect.patch]
             if here.state in _OUT and not here.in_force:
                 state, reason = "open", f"{here.patch} is {here.state}"
-        if verdict is not None and verdict.verdict == "not-selected" and finding.way_out:
+        if state == "open" and verdict is not None and verdict.verdict == "not-selected":
             finding = finding.replace(way_out=engine.chosen().including(patches[defect.patch]))
         if state in ("open", "unknown-source", "mended"):
             met = Met(defect=defect.id, harm=defect.harm, state=state, why=reasons, patch=defect.patch)

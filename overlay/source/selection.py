@@ -35,9 +35,8 @@ class Selection(Record):
     def including(self, patch: Patch) -> str:
         """Return what to set, or to call, to select the same and a patch, with what it requires."""
         more = [name for name in (*sorted(patch.requires), patch.id) if name not in self.ids]
-        terms = [term for term in self.terms if term not in ("none", *(f"-{name}" for name in more))]
-        if not terms and self.terms != ("none",):
-            terms = ["all"]
+        # A term that drops it stays: as the first one, it says that all others are selected.
+        terms = () if self.terms == ("none",) else self.terms or ("all",)
         return self._asked(*terms, *more)
 
     def _asked(self, *terms: str) -> str:

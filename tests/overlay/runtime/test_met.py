@@ -191,6 +191,9 @@ def test_settings_that_cannot_be_read_stop_no_job() -> None:
     met.meet(Engine(dict), VERL, trained(config))
 
 
+LEFT_OUT = DEFECTS["megatron.async-save-unpinned"].patch
+
+
 @pytest.fixture
 def met_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Met]:
     """Return what tells how a job meets the defect of a patch, by its verdict and its state here."""
@@ -244,7 +247,16 @@ def test_what_to_select_is_said_by_what_is_selected(met_by: Callable[..., Met]) 
     """An argument of `enable()` wins over the environment, and what was dropped stays dropped."""
     assert met_by("not-selected", "").way_out == "OVERLAY_PATCHES=all,P"
     assert met_by("not-selected", "", terms="verl.metrics").way_out == 'overlay.enable("verl.metrics,P")'
-    assert met_by("not-selected", "", terms="all,-a.both").way_out == 'overlay.enable("all,-a.both,P")'
+    for terms, wanted in (
+        ("all,-a.both", "all,-a.both,P"), ("none", "P"), (f"-{LEFT_OUT},verl.metrics", "-P,verl.metrics,P"),
+    ):  # fmt: skip
+        assert met_by("not-selected", "", terms=terms).way_out == f'overlay.enable("{wanted}")'
+
+
+def test_no_patch_is_advised_that_cannot_be_applied(met_by: Callable[..., Met]) -> None:
+    left = met_by("not-selected", "", target="unknown-source")
+    assert left.state == "unknown-source"
+    assert "P" not in left.way_out
 
 
 def test_nothing_is_fixed_here_any_more_once_overlay_is_disabled() -> None:
