@@ -261,7 +261,7 @@ class Engine:
                     from overlay.records.pin import Pin
 
                     pin = Pin(wanted, chosen, selection)
-                calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
+                calls = {"on_first_module": self.job_log.first_module, "on_module": self._after_module}
                 finder = waited or FirstFinder(frozenset(), lambda: self._say_if_in_vain(finder))
                 session = self._opened = Session(
                     chosen,
@@ -284,6 +284,10 @@ class Engine:
                     "call overlay.disable() first to change that"
                 )
         return session, opened
+
+    def _after_module(self) -> None:
+        run.begin()
+        self.job_log.watch()
 
     def _catch_up(self, session: Session, opened: bool, *, late: bool) -> None:
         """Apply what modules wait for that are there. Close a session that was opened for this if that fails.

@@ -84,16 +84,6 @@ class JobLog:
             if is_first() and self._speaker() != _name() and log.heard("info"):
                 self._owes = True
                 atexit.register(self.say_alone)
-            # From Python 3.12 on, a fork warns of more than one thread.
-            if not (self._watches or _is_single_threaded()):
-                from contextlib import suppress
-
-                from overlay.model.signals import blocked
-
-                # No more threads, or the interpreter is ending: it is said then.
-                with suppress(RuntimeError), blocked():
-                    _thread.start_new_thread(self._watch, ())
-                    self._watches = True
         except Exception as error:  # noqa: BLE001 -- a line in a log must not fail an import
             log.warning(f"the configuration of this job cannot be logged: {type(error).__name__}: {error}")
 
@@ -165,7 +155,24 @@ class JobLog:
         log.info(f"{who}: {account.sentence()}")
         log.summed_up = True
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
+        """Look from time to time, from now on, unless this process has only one thread yet.
+
+        From Python 3.12 on, a fork warns of more. It is called with each module that a patch is for, and where
+        ranks agree.
+        """
+        if self._watches or _is_single_threaded():
+            return
+        from contextlib import suppress
+
+        from overlay.model.signals import blocked
+
+        self._watches = True
+        # No more threads, or the interpreter is ending: it is said then.
+        with suppress(RuntimeError), blocked():
+            _thread.start_new_thread(self._look, ())
+
+    def _look(self) -> None:
         from time import sleep
 
         while True:

@@ -11,13 +11,16 @@ import torch.distributed as dist
 def main() -> None:
     rank = os.environ["RANK"]
     sys.stderr = open(os.path.join(sys.argv[1], f"rank{rank}.txt"), "w")  # noqa: PTH118, PTH123, SIM115 -- until the end
-    dist.init_process_group("gloo")
     import fakeup.core
 
     import overlay
+    from overlay.runtime.process import here
 
+    dist.init_process_group("gloo")
     sys.stdout.write(f"\nrank {rank}: {fakeup.core.scale(1)}\n")
     overlay.agree()
+    # Under torchrun it had one thread when it imported the first module.
+    assert here().job_log._watches
     sys.stderr.write("-- again\n")
     overlay.agree()
     overlay.disable()

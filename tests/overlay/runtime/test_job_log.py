@@ -182,7 +182,7 @@ def test_no_thread_waits_where_a_fork_would_be_warned_of_it(
     monkeypatch.setattr("_thread.start_new_thread", lambda *call: started.append(call))
     for alone, expected in ((True, 0), (False, 1)):
         monkeypatch.setattr(job_log, "_is_single_threaded", lambda alone=alone: alone)
-        job.process().first_module()
+        job.process().watch()
         assert len(started) == expected
 
 
@@ -269,7 +269,8 @@ def watches(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
 def test_it_is_said_after_a_while(job: Job, watches: list[Callable[[], object]]) -> None:
     one = job.process()
     one.first_module()
-    one.first_module()
+    for _ in range(2):
+        one.watch()
     assert job.said() == [INTRODUCED]
     (watch,) = watches
     for said in ([f"overlay: {ALONE}"], []):
@@ -289,6 +290,7 @@ def test_what_is_replaced_after_ranks_agreed_is_told_before_the_end(
     engine.enable(strict=True)
     module = upstream.load()
     engine.job_log.first_module()
+    engine.job_log.watch()
     if rank == "0":
         engine.job_log.say_agreed("2 ranks agree: 1 applied")
     else:
