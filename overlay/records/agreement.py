@@ -14,7 +14,6 @@ from overlay.ledger import PatchStatus, Status
 from overlay.model.rank import host
 from overlay.model.record import Record
 from overlay.records import lock as locks
-from overlay.source import registry
 from overlay.verdict import Verdict
 
 #: The most runs of ranks, such as `0-2`, that a line of a report names: there may be thousands of them.
@@ -84,7 +83,7 @@ def statement_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status) 
     by_patch = {verdict.patch: verdict for verdict in verdicts}
     notes = {"overlay": f"on {host()}, {os.path.dirname(os.path.dirname(__file__))}"}
     facts = {
-        "overlay": _version(lock["overlay"], registry.loaded_from),
+        "overlay": _version(lock["overlay"]),
         "strict": "yes" if status.strict else "no",
         "pinned": "yes" if status.pinned else "no",
         **{f"pack {pack['name']}": _version(pack) for pack in lock["pack"]},
@@ -110,12 +109,8 @@ def statement_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status) 
     return Statement(facts=facts, notes=notes, outcome=outcome, account=account_of(status, lock))
 
 
-def _version(about: locks.Lock, loaded: str = "") -> str:
-    """Return what is said of overlay or of a pack. `loaded`: the digest of what this process runs."""
-    now = about["content"]
-    if loaded in ("", now):
-        return f"{about['version']}, code {now[:12]}"
-    return f"code {loaded[:12]}, and files that have changed since it was loaded"
+def _version(about: locks.Lock) -> str:
+    return f"{about['version']}, code {about['content'][:12]}"
 
 
 def _outcome(patch: PatchStatus) -> str:

@@ -19,8 +19,7 @@ from overlay.model.settings import DIGEST_PREFIX
 from overlay.model.whole import write_whole
 from overlay.patch import Patch
 from overlay.source.decide import version_of
-from overlay.source.own_code import of_pack
-from overlay.source.registry import Pack, environment, of_overlay
+from overlay.source.registry import PACK, Pack, content_of, environment
 from overlay.source.source import Tree
 from overlay.verdict import TargetVerdict, Verdict
 
@@ -63,14 +62,14 @@ def make_lock(static: Lock, verdicts: Iterable[Verdict], tree: Tree) -> Lock:
 def static_part(patches: Iterable[Patch], packs: Iterable[Pack]) -> Lock:
     """Return the part of its lock that a process knows before any upstream is imported."""
     return {
-        "overlay": {"version": __version__, "content": of_overlay()},
+        "overlay": {"version": __version__, "content": content_of(PACK)},
         "python": ".".join(map(str, sys.version_info[:3])),
         "pack": [
             {
                 "name": pack.name,
                 "distribution": pack.distribution,
                 "version": pack.version,
-                "content": of_pack(pack.package),
+                "content": content_of(pack.package),
             }
             for pack in packs
         ],
@@ -210,14 +209,14 @@ def writer(path: str, *options: str, terms: Sequence[str] = ()) -> str:
 
     `terms`: the selection, where the environment need not have it.
     """
-    from shlex import join
+    from shlex import join, quote
 
     words = [] if path == LOCK_FILE or path.startswith(DIGEST_PREFIX) else ["--file", path]
     patches = ",".join(terms) or os.environ.get("OVERLAY_PATCHES")
     words += ["--patches", patches] if patches else []
     names = ("OVERLAY_PACKS", "OVERLAY_TRUST")
-    given = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
-    command = f"`OVERLAY_PIN= {join([*given, 'overlay', 'lock', *words, *options])}`"
+    given = [f"{name}={quote(os.environ[name])}" for name in names if os.environ.get(name)]
+    command = f"`OVERLAY_PIN= {' '.join([*given, join(['overlay', 'lock', *words, *options])])}`"
     if path.startswith(DIGEST_PREFIX):
         command += ", and set OVERLAY_PIN to the digest that it prints"
     return command

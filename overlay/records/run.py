@@ -116,13 +116,12 @@ def _digests() -> dict[str, str]:
     from contextlib import suppress
 
     from overlay.errors import OverlayError
-    from overlay.source.own_code import of_pack
-    from overlay.source.registry import of_overlay, wanted_packs
+    from overlay.source.registry import PACK, content_of, wanted_packs
 
     with suppress(OSError, OverlayError):  # no job may fail because of its ledger
         return {
-            "overlay": of_overlay(),
-            **{f"pack {one.name}": of_pack(one.package) for one in wanted_packs()},
+            "overlay": content_of(PACK),
+            **{f"pack {one.name}": content_of(one.package) for one in wanted_packs()},
         }
     return {}
 

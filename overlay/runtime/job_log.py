@@ -158,8 +158,8 @@ class JobLog:
     def watch(self) -> None:
         """Look from time to time, from now on, unless this process has only one thread yet.
 
-        From Python 3.12 on, a fork warns of more. It is called with each module that a patch is for, and where
-        ranks agree.
+        From Python 3.12 on, a fork warns of more. It is called after each module that a patch is for, and
+        where ranks agree.
         """
         if self._watches or _is_single_threaded():
             return

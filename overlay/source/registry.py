@@ -35,8 +35,8 @@ COMPAT = "overlay.compat"
 
 _CODE = (".py", ".pyc")
 
-#: The digest of overlay's files as they were before patches were loaded from them, empty before that.
-loaded_from = ""
+#: The digest of each pack's files, with overlay's own, as they were before patches were loaded from them.
+_contents: dict[str, str] = {}
 #: The module of each patch that was loaded, by its id.
 _modules: dict[str, str] = {}
 #: The rows of each table, by the package that it lies in.
@@ -80,6 +80,19 @@ def of_overlay() -> str:
         below = package.removeprefix("overlay").strip(".")
         found.update({os.path.join(below, name): path for name, path in files(package).items()})
     return of_files(found)
+
+
+def content_of(pack: str) -> str:
+    """Return the digest of what this process has loaded of a pack, or would load now.
+
+    The files may change while it runs, as by an upgrade of overlay. Raises `OverlayError` if there is no such
+    pack.
+    """
+    from overlay.source.own_code import of_pack
+
+    if pack in sys.modules and pack in _contents:
+        return _contents[pack]
+    return of_overlay() if pack == PACK else of_pack(pack)
 
 
 def of_code(patch: str) -> str:
@@ -187,10 +200,8 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     Raises `OverlayError` if there is none, if a file defines no `PATCH`, or one whose id is not its place, or
     if one that comes with overlay is missing: its rows are there.
     """
-    global loaded_from  # noqa: PLW0603 -- of the process
-    if pack == PACK and not loaded_from:
-        with suppress(OSError):  # what cannot be read is told by what needs it
-            loaded_from = of_overlay()
+    with suppress(OSError, OverlayError):  # what cannot be read is told by what needs it
+        _contents[pack] = content_of(pack)
     patches = {patch.id: patch for patch in (_load(name, prefix + ident) for ident, name in _listed(pack))}
     if not patches:
         where = ", ".join(import_module(pack).__path__)

@@ -12,7 +12,7 @@ import pytest
 from fake_upstream import PATCH_FILE, forget, write_files
 
 from overlay.errors import OverlayError
-from overlay.source.registry import load_patches
+from overlay.source.registry import content_of, load_patches
 
 PATCH = PATCH_FILE.format(id="lib.two-words")
 FOUND = ["lib.in-a-folder", "lib.two-words"]
@@ -56,6 +56,17 @@ def test_compiled_files_alone(pack: Path) -> None:
         path.unlink()
     importlib.invalidate_caches()
     assert list(load_patches("fakepack")) == FOUND
+
+
+def test_its_digest_is_of_what_was_loaded(pack: Path) -> None:
+    before = content_of("fakepack")
+    load_patches("fakepack")
+    (pack / "fakepack/lib/in_a_folder/__init__.py").write_text("raise AssertionError")
+    assert content_of("fakepack") == before
+    forget("fakepack")
+    with pytest.raises(AssertionError):
+        load_patches("fakepack")
+    assert content_of("fakepack") != before
 
 
 def test_a_pack_without_patches_is_an_error(pack: Path) -> None:
