@@ -27,13 +27,13 @@ _NO_PYTHON, _SHORTEST = "--no-python", len("--no-")
 _BESIDE = re.compile(r"""'''exec' "\$\(dirname -- "\$\(realpath -- "\$0"\)"\)"/'([^'/]+)' """)
 #: How torchrun ends as a module.
 _TORCHRUN = (".distributed.launch", ".distributed.run")
-#: Programs that start a command or a kernel in another environment or on another machine; of Ray, commands.
+#: Programs that start a command or a kernel in another environment or on another machine; of some, commands.
 _ELSEWHERE = (
-    "asdf", "conda", "dotenv", "dstack", "hatch", "honcho", "jupyter", "jupyterlab", "mamba", "mpiexec",
-    "mpirun", "nbconvert", "notebook", "nox", "papermill", "pdm", "pipenv", "pipx", "poetry", "pyenv", "sky",
-    "srun", "torchx", "tox", "uv",
+    "anyscale", "asdf", "conda", "dotenv", "dstack", "hatch", "honcho", "jupyter", "jupyterlab", "mamba",
+    "modal", "mpiexec", "mpirun", "nbconvert", "notebook", "nox", "papermill", "pdm", "pipenv", "pipx",
+    "poetry", "pyenv", "sky", "srun", "torchx", "tox", "uv",
 )  # fmt: skip
-_RAY_ELSEWHERE = ("exec", "submit", "up")
+_COMMANDS_ELSEWHERE = {"hf": ("jobs",), "ray": ("exec", "submit", "up"), "serve": ("deploy",)}
 #: Options by which DeepSpeed starts ranks on other machines, and hands on hardly a variable.
 HOSTS = ("-H", "--hostfile", "--deepspeed_hostfile", "--force_multi")
 #: What some launchers are called too.
@@ -84,8 +84,8 @@ def starts_elsewhere(words: Sequence[str]) -> bool:
         top = module.partition(".")[0]
         name = "torchrun" if module.endswith(_TORCHRUN) else top if top in LAUNCHERS else module
         words = words[words.index(module) :] if module in words else words
-    if name == "ray":
-        return words[1:2] != [] and words[1] in _RAY_ELSEWHERE
+    if name in _COMMANDS_ELSEWHERE:
+        return words[1:2] != [] and words[1] in _COMMANDS_ELSEWHERE[name]
     if name not in LAUNCHERS:
         # A PEX goes on in a Python that it chooses.
         return name in _ELSEWHERE or name.startswith("jupyter-") or name.endswith(".pex")
