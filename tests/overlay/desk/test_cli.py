@@ -202,9 +202,9 @@ def test_audit_says_that_pyyaml_is_missing(
         (["list"], {"OVERLAY_PACKS": "A pack"}, "OVERLAY_PACKS: 'A' is not the name of a pack"),
         (["list"], {"OVERLAY_PACKS": "acme"}, "no pack 'acme' is installed"),
         (
-            ["lock", "--check", "--file", "/nowhere"],
+            ["lock", "--check", "--file", "/nowhere", "--patches", "verl.*"],
             {},
-            "no lock /nowhere: `OVERLAY_PIN= overlay lock --file /nowhere`",
+            "no lock /nowhere: `OVERLAY_PIN= overlay lock --file /nowhere --patches 'verl.*'`",
         ),
         (["lock", "--check", "--update"], {}, "not allowed with"),
         (["run"], {}, "there is no COMMAND"),

@@ -196,6 +196,16 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         _lock.read(missing)
 
 
+def test_the_command_that_writes_a_lock_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERLAY_TRUST", "/my table")
+    monkeypatch.delenv("OVERLAY_PACKS", raising=False)
+    command = "`OVERLAY_PIN= OVERLAY_TRUST='/my table' overlay lock --patches 'verl.*' --update`"
+    assert _lock.writer(_lock.LOCK_FILE, "--update", terms=["verl.*"]) == command
+    assert _lock.writer("sha256:" + "0" * 64, "--update", terms=["verl.*"]) == (
+        f"{command}, and set OVERLAY_PIN to the digest that it prints"
+    )
+
+
 def test_what_differs_is_named_and_patches_of_one_side_share_a_line() -> None:
     one, other = example(), example()
     other["patch"][0]["target"][0] |= {"sites": {"verl.a:f": "abd"}, "version": ""}
