@@ -6,7 +6,7 @@ from overlay.model.record import TYPE_CHECKING, Record
 from overlay.model.text import counted, table, wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from overlay.effect import Effect
     from overlay.verdict import Verdict
@@ -74,6 +74,14 @@ class Met(Record):
     way_out: str = ""
     #: The patch that fixes it, or would.
     patch: str = ""
+
+    def now(self, patches: Iterable[PatchStatus]) -> Met:
+        """Return it as it is now: a patch that is not in force any more fixes nothing."""
+        for one in patches:
+            gone = one.state in ("failed", "incomplete", "skipped", "reverted") and not one.in_force
+            if one.patch == self.patch and self.state == "mended" and gone:
+                return self.replace(state="open", way_out=f"{self.patch} is {one.state}")
+        return self
 
 
 class Status(Record):

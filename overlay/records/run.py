@@ -15,6 +15,7 @@ changes it.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 
@@ -48,6 +49,9 @@ tell: Callable[[], Status] | None = None
 #: The id of the process in which the run began: a fork has another one.
 _begun = 0
 _file: LedgerFile | None = None
+#: Held by who writes the ledger: at the end of the process it is written for the last time.
+_writes = _thread.allocate_lock()
+_has_ended = False
 #: Where the ledger goes, as it was named when the run began: a job may go to another folder after that.
 _folder = ""
 #: The digests of the code that this process runs, as it was when the run began.
@@ -71,7 +75,10 @@ def begin() -> None:
 
 def end() -> None:
     """Say what the patches did, on the first rank, and write the ledger. Raises nothing."""
+    global _has_ended  # noqa: PLW0603 -- of the process
     try:
+        with _writes:
+            _has_ended = True
         status = _told()
         if status is None:
             return
@@ -136,11 +143,13 @@ def _told() -> Status | None:
 
 
 def _start_watching() -> None:
+    global _writes, _has_ended
     import threading
     from contextlib import suppress
 
     from overlay.model.signals import blocked
 
+    _writes, _has_ended = _thread.allocate_lock(), False  # in a fork, nobody would release it
     with suppress(RuntimeError), blocked():  # no more threads, or the interpreter is ending
         threading.Thread(target=_watch, name="overlay-ledger", daemon=True).start()
 
@@ -154,8 +163,11 @@ def _watch() -> None:
         time.sleep(pause)
         pause = min(2 * pause, LAST)
         try:
-            if (status := _told()) is not None:
-                _write(status, ended=False)
+            with _writes:
+                if _has_ended:
+                    return
+                if (status := _told()) is not None:
+                    _write(status, ended=False)
         except Exception as error:  # noqa: BLE001 -- no job may fail because of its ledger
             log.debug(f"the ledger could not be written: {error!r}")
 

@@ -513,7 +513,7 @@ class Engine:
             patches=patches,
             pinned=session.pinned if session is not None else "",
             half_patched=half_patched(patches if session is not None else ()),
-            met=self.met,
+            met=tuple(one.now(patches) for one in self.met),
         )
 
     def tested(self) -> Table:

@@ -22,8 +22,6 @@ from overlay.verdict import Verdict
 
 #: The most defects that the line names.
 _NAMED = 3
-#: A patch in one of these states does not fix what it is for, whatever its verdict.
-_OUT = ("failed", "incomplete", "skipped", "reverted")
 
 
 def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]) -> None:
@@ -46,7 +44,7 @@ def meet(engine: Engine, dialect: Dialect, parts: Iterable[Mapping[str, object]]
 def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tuple[Met, ...]:
     """Return the known defects that affect a job, those that are not patched first, then the worst."""
     patches = engine.known()
-    states = {one.patch: one for one in engine.status().patches}
+    statuses = engine.status().patches
     tree, table = Tree(), engine.tested()
     found = []
     for record in records(patches):
@@ -56,17 +54,14 @@ def defects_of(engine: Engine, dialect: Dialect, parts: Sequence[Indexed]) -> tu
         defect = whole(record, patches, table)
         verdict = _verdict(engine, defect, patches, tree)
         finding = judge(defect, patches.get(defect.patch), verdict, tree, table)
-        state, reason = finding.state, finding.reason
-        if state == "mended" and verdict is not None:
-            by = [one.id for one in patches.values() if verdict.included and defect.patch in one.includes]
-            here = states[by[0] if by else defect.patch]
-            if here.state in _OUT and not here.in_force:
-                state, reason = "open", f"{here.patch} is {here.state}"
+        state, way_out, by = finding.state, finding.way_out or finding.reason, defect.patch
+        if verdict is not None and verdict.included:
+            by = next((one.id for one in patches.values() if defect.patch in one.includes), by)
         if state == "open" and verdict is not None and verdict.verdict == "not-selected":
-            finding = finding.replace(way_out=engine.chosen().including(patches[defect.patch]))
+            way_out = engine.chosen().including(patches[defect.patch])
         if state in ("open", "unknown-source", "mended"):
-            met = Met(defect=defect.id, harm=defect.harm, state=state, why=reasons, patch=defect.patch)
-            found.append(met.replace(way_out=finding.way_out or reason))
+            met = Met(defect=defect.id, harm=defect.harm, state=state, why=reasons, way_out=way_out, patch=by)
+            found.append(met.now(statuses))
     worst = list(HARMS)
     return tuple(sorted(found, key=lambda one: (one.state == "mended", worst.index(one.harm), one.defect)))
 

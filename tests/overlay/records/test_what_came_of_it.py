@@ -305,6 +305,17 @@ def test_a_process_that_is_killed_leaves_what_was_written_last(program: Path, tm
     assert found.who(found.cut_short) == "rank 0"
 
 
+def test_a_process_that_ended_well_is_not_said_to_be_cut_short(program: Path, tmp_path: Path) -> None:
+    """What was registered before, as by Ray, takes its time at the end."""
+    early = "import overlay.records.run as r; r.FIRST = r.LAST = 0.05\n"
+    early += "import atexit, time; atexit.register(time.sleep, 1)\n"
+    program.write_text(early + program.read_text())
+    run(program, "12,3", OVERLAY_LEDGER_DIR=str(tmp_path / "job"))
+    found = job.read(str(tmp_path / "job"))
+    assert found.effects["up.doubled"][0].values == {"calls": 2, "changed": 1, "largest": 12}
+    assert not found.cut_short
+
+
 def test_a_fork_that_did_something_leaves_it_too(program: Path, tmp_path: Path) -> None:
     """`multiprocessing` ends its forks without what is registered for the end of a process."""
     forks = """

@@ -209,9 +209,8 @@ def met_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Met]:
             TargetVerdict(project=one.project.name, verdict=target) for one in known[defect.patch].targets
         ]
         decided = Verdict(patch=defect.patch, verdict=verdict, targets=tuple(targets))
-        site = SiteStatus(site="up:f", project="up", state=state, wrapped=wrapped)
         statuses = [
-            PatchStatus(patch=name, state=state, sites=(site,))
+            PatchStatus(patch=name, state=state, sites=(site(state, wrapped=wrapped),))
             for name in (("a.both",) if verdict == "not-needed" else (defect.patch,))
         ]
         monkeypatch.setattr(met, "records", lambda _: [defect])
@@ -257,6 +256,19 @@ def test_no_patch_is_advised_that_cannot_be_applied(met_by: Callable[..., Met]) 
     left = met_by("not-selected", "", target="unknown-source")
     assert left.state == "unknown-source"
     assert "P" not in left.way_out
+
+
+def test_what_was_replaced_since_is_not_fixed_any_more() -> None:
+    engine = Engine(dict)
+    engine.met = tuple(one.replace(patch="a.b") for one in told(b="mended", c="unknown-source"))
+    for state, wanted in (("applied", "mended"), ("waiting", "mended"), ("incomplete", "open")):
+        status = engine._status((PatchStatus(patch="a.b", state=state, sites=(site(state),)),))
+        assert [one.state for one in status.met] == [wanted, "unknown-source"]
+    assert status.met[0].way_out == "a.b is incomplete"
+
+
+def site(state: str, *, wrapped: bool = False) -> SiteStatus:
+    return SiteStatus(site="up:f", project="up", state=state, wrapped=wrapped)
 
 
 def test_nothing_is_fixed_here_any_more_once_overlay_is_disabled() -> None:
