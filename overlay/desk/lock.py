@@ -51,6 +51,8 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
         *(wrap(line, "    ", first="  ") for line in lines),
         *(f"locked although it cannot be applied: {name}" for name in loud),
     ]
+    if not written and lines and all(line.startswith(HELD[2:]) for line in lines):
+        text.append(f"--patches '{lockfile.selection_of(new, engine.known())}' is what was locked")
     data = {
         "file": arguments.file,
         "digest": new["digest"],

@@ -129,4 +129,6 @@ def sentence(found: Sequence[Met]) -> str:
         return f"{count}, {'all ' if patched > 1 else ''}patched here"
     named = "; ".join(f"{one.defect} ({one.harm}): {one.way_out}" for one in left[:_NAMED])
     more = f"; and {len(left) - _NAMED} more: overlay report" if len(left) > _NAMED else ""
+    if "OVERLAY_PATCHES=" in named:
+        more += "; if `overlay run --patches` selected, change it there"
     return f"{count}, {patched} patched here, {len(left)} not: {named}{more}"

@@ -304,3 +304,12 @@ def test_ctrl_c_is_told_as_by_a_shell(
     monkeypatch.setattr(Engine, "plan", interrupted)
     assert cli.main(["plan"]) == 130
     assert capsys.readouterr().err == "overlay: stopped\n"
+
+
+def test_a_lock_that_is_checked_for_other_patches_says_which_it_has(tmp_path: Path) -> None:
+    file = str(tmp_path / "some.lock")
+    assert overlay("lock", "--file", file, "--patches", "verl.metrics").returncode == 0
+    done = overlay("lock", "--file", file, "--check")
+    assert done.returncode != 0
+    assert done.stdout.splitlines()[-1] == "--patches 'verl.metrics' is what was locked"
+    assert overlay("lock", "--file", file, "--check", "--patches", "verl.metrics").returncode == 0
