@@ -53,6 +53,11 @@ class PatchStatus(Record):
         sites = all(site.wrapped for site in self.sites if site.state == "incomplete")
         return self.state == "applied" or (self.state == "incomplete" and sites)
 
+    @property
+    def lack(self) -> str:
+        """Its state if calls do not reach it, and will not; else empty."""
+        return "" if self.state == "waiting" or self.in_force else self.state
+
     def why(self) -> str:
         """Return what explains its state."""
         if self.reason or self.sites:
@@ -78,9 +83,8 @@ class Met(Record):
     def now(self, patches: Iterable[PatchStatus]) -> Met:
         """Return it as it is now: a patch that is not in force any more fixes nothing."""
         for one in patches:
-            gone = one.state in ("failed", "incomplete", "skipped", "reverted") and not one.in_force
-            if one.patch == self.patch and self.state == "mended" and gone:
-                return self.replace(state="open", way_out=f"{self.patch} is {one.state}")
+            if one.patch == self.patch and self.state == "mended" and one.lack:
+                return self.replace(state="open", way_out=f"{self.patch} is {one.lack}")
         return self
 
 

@@ -17,6 +17,7 @@ from overlay.patch import Patch
 from overlay.runtime.engine import Engine
 from overlay.source.conditions import answer, means
 from overlay.source.known_defects import judge, records, whole
+from overlay.source.selection import SET_BY_RUN
 from overlay.source.source import Tree
 from overlay.verdict import Verdict
 
@@ -130,5 +131,5 @@ def sentence(found: Sequence[Met]) -> str:
     named = "; ".join(f"{one.defect} ({one.harm}): {one.way_out}" for one in left[:_NAMED])
     more = f"; and {len(left) - _NAMED} more: overlay report" if len(left) > _NAMED else ""
     if "OVERLAY_PATCHES=" in named:
-        more += "; if `overlay run --patches` selected, change it there"
+        more += SET_BY_RUN
     return f"{count}, {patched} patched here, {len(left)} not: {named}{more}"

@@ -28,7 +28,7 @@ from overlay.runtime.loader import spec_of
 from overlay.runtime.sites import ConflictError, InstalledSite, prepare, put, run_as
 from overlay.source.decide import decide_all
 from overlay.source.registry import PACK, module_of
-from overlay.source.selection import Selection, in_order
+from overlay.source.selection import SET_BY_RUN, Selection, in_order
 from overlay.source.source import Tree
 from overlay.source.table import Table
 from overlay.verdict import Verdict
@@ -439,7 +439,7 @@ class Session:
         more = ", ".join(sorted(gone - {entry.patch.id}))
         text = f"{self.chosen.without(gone)} leaves it out"
         text += f", with {more}, which cannot be applied either" if more else ""
-        return text if self.chosen.given else f"{text}; if `overlay run --patches` set it, change it there"
+        return text if self.chosen.given else text + SET_BY_RUN
 
     # -- deciding ------------------------------------------------------------------------------------
 

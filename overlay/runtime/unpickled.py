@@ -98,5 +98,5 @@ def _lack(patches: Iterable[PatchStatus], label: str) -> str:
     """Return the state of a patch that is not whole here, nor will be; empty if it is."""
     for patch in patches:
         if patch.patch == label:
-            return "" if patch.state == "waiting" or patch.in_force else patch.state
+            return patch.lack
     return "not selected or not enabled"

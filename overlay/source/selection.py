@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
 
 
+#: What to do where advice to set `OVERLAY_PATCHES` may not help.
+SET_BY_RUN = "; if `overlay run --patches` set it, change it there"
+
+
 class Selection(Record):
     """The selected patches, and the terms that selected them."""
 

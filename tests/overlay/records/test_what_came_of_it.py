@@ -296,7 +296,7 @@ def test_a_process_that_is_killed_leaves_what_was_written_last(program: Path, tm
     program.write_text(early + text)
     process = start(program, "12,3", wait, RANK="0", OVERLAY_LEDGER_DIR=str(tmp_path / "job"))
     # On a busy machine it may be written before the calls too.
-    while not [path for path in tmp_path.glob("job/process-*") if '"calls": 2' in path.read_text()]:
+    while not [path for path in tmp_path.glob("job/process-*.json") if '"calls": 2' in path.read_text()]:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -333,7 +333,7 @@ sys.stdin.read()
     process = start(program, "", forks, OVERLAY_LEDGER_DIR=str(tmp_path / "job"))
     assert process.stdout is not None
     pids = [int(word) for word in process.stdout.readline().split()]
-    while not [path for path in tmp_path.glob("job/process-*") if '"calls": 1' in path.read_text()]:
+    while not [path for path in tmp_path.glob("job/process-*.json") if '"calls": 1' in path.read_text()]:
         time.sleep(0.05)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)

@@ -293,7 +293,7 @@ def test_the_line_says_what_to_do_about_what_is_left() -> None:
     assert found == "2 known defects affect this job, 1 patched here, 1 not: a.b (crash): set y"
     (one,) = told(b="open")
     found = met.sentence([one.replace(way_out="OVERLAY_PATCHES=all,a.c")])
-    assert found.endswith(": OVERLAY_PATCHES=all,a.c; if `overlay run --patches` selected, change it there")
+    assert found.endswith(": OVERLAY_PATCHES=all,a.c; if `overlay run --patches` set it, change it there")
     many = met.sentence(told(b="open", c="open", d="open", e="open", f="unknown-source"))
     assert many.endswith("a.d (crash): set y; and 2 more: overlay report")
     assert "\n" not in many
