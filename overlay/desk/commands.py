@@ -85,8 +85,9 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
         lines.append(text.wrap(f"known defects: {audit.count()} (see `overlay audit`)"))
     show(arguments, audit.to_dict(), lambda: "\n".join(lines))
     _remark(tree, [engine.known()[name] for name in plan.selection])
-    if arguments.site and {one.verdict for one in plan.verdicts} - {"not-selected"} == {"not-installed"}:
-        return _say_no_upstream(arguments.site)
+    asked = {one.verdict for one in plan.verdicts if one.patch not in plan.companions}
+    if arguments.site and asked - {"not-selected"} == {"not-installed"}:
+        return _say_no_upstream(arguments.site, "of a selected patch ")
     for verdict in plan.lost:
         lost = f"without it, {engine.known()[verdict.patch].without}"
         say(f"{verdict.patch} cannot be applied, but jobs go on, as it was not selected by name: {lost}")
@@ -118,11 +119,11 @@ def _remark(tree: Tree, patches: Iterable[Patch]) -> None:
         say(sentence)
 
 
-def _say_no_upstream(sites: Sequence[str]) -> int:
+def _say_no_upstream(sites: Sequence[str], whose: str = "") -> int:
     """Say that nothing was looked at, as there is no upstream, and return the exit code for that."""
     where = f"in {', '.join(sites)}" if sites else f"installed in {sys.executable}"
     say(
-        f"no upstream is {where}, so nothing was checked: name the folders that have one, such as a "
+        f"no upstream {whose}is {where}, so nothing was checked: name the folders that have one, such as a "
         "site-packages and each checkout"
     )
     return EXIT_USAGE

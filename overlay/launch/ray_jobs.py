@@ -44,7 +44,10 @@ _HOOK = "worker_process_setup_hook"
 #: The variable in which Ray sends that.
 _HOOK_OF_RAY = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 #: What helps where Ray starts workers by `uv run`.
-_UV = "`uv add` it, or set RAY_ENABLE_UV_RUN_RUNTIME_ENV=0, with which workers use the Python of the cluster"
+_UV = (
+    "`uv add` it, or have workers use the Python of the cluster: set RAY_ENABLE_UV_RUN_RUNTIME_ENV=0, "
+    "and leave out py_executable"
+)
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
 
 

@@ -38,7 +38,7 @@ ORIGINAL = "__overlay_original__"
 _FROZEN_BY_PYTHON = 2000
 _SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 #: Holders whose owner decides what is done, and those whose owner may be a closure or dictionary of another.
-_OWNED = (dict, tuple, FrameType, CellType, staticmethod, classmethod)
+_OWNED = (dict, tuple, CellType, staticmethod, classmethod)
 _INSIDE = (CellType, staticmethod, classmethod)
 #: What a function has in common with those that other executions of its module made.
 _place_of = attrgetter("__code__.co_filename", "__module__", "__qualname__")
@@ -230,10 +230,9 @@ class _Search:
             if not any(type(item) is FunctionType and _is_replacement(item) for item in further):
                 self._note(held)
         elif kind is FrameType or kind in _SUSPENDED:
-            # A call that is over calls nothing any more, and a call of the original holds it in any case.
-            over = kind is FrameType and not any(type(owner) in _SUSPENDED for owner in owners)
+            # A call of the original holds it in any case.
             codes = [original.__code__ for original, _ in self._pairs if type(original) is FunctionType]
-            if not over and not any(part is code for part in held for code in codes):
+            if not _is_over(holder) and not any(part is code for part in held for code in codes):
                 self._note(held)
         elif kind is not FunctionType:  # its defaults, closure and attributes are holders themselves
             self._note(held)
@@ -253,7 +252,7 @@ class _Search:
                 can_change |= _partial.__reduce__(owner)[2][2] is holder
             else:
                 can_change |= issubclass(kind, ModuleType)
-        over = bool(owners) and all(type(owner) is FrameType for owner in owners)
+        over = bool(owners) and all(_is_over(owner) for owner in owners)
         for key, value in [item for item in dict.items(holder) if id(item[1]) in self._for]:
             if cls is not None:
                 type.__setattr__(cls, key, self._new(value))  # a metaclass is not asked
@@ -324,6 +323,12 @@ def _atexit_callbacks() -> list[object]:
     with suppress(Exception):  # of a callback that refuses to be compared
         atexit.unregister(unequal())
     return found
+
+
+def _is_over(item: object) -> bool:
+    """Return whether an object is the frame of a call that calls nothing any more."""
+    # Python 3.10 has what a suspended call refers to in its frame, and later ones in the generator.
+    return type(item) is FrameType and not any(type(one) in _SUSPENDED for one in gc.get_referrers(item))
 
 
 def _is_a(item: object, kind: Any) -> bool:

@@ -235,6 +235,11 @@ def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None
         "such as a site-packages and each checkout\n"
     )
     assert done.stdout.startswith("nothing was checked")
+    # Only what was asked for counts: no companion of it, and no other upstream.
+    unknown_verl(tmp_path)
+    done = overlay("plan", "--patches", "slime.loss-memory", "--site", str(tmp_path))
+    assert done.returncode == 2
+    assert f"overlay: no upstream of a selected patch is in {tmp_path}, so nothing" in done.stderr
     # With no patch selected there is none to be missed.
     assert overlay("plan", "--patches", "none", "--site", str(tmp_path)).stderr == ""
 

@@ -404,6 +404,7 @@ def test_another_thread_is_looked_at_too(held: Any) -> None:
     ("main", "is_held"),
     [
         ("def main():\n    mine = scale\n    yield mine", True),
+        ("def main():\n    mine = {'a': scale}\n    yield mine", True),
         ("def main():\n    mine = scale\n    yield (lambda: mine)()\n    yield mine", True),
         ("def main():\n    mine = scale\n    return (mine(n) for n in [1, 2])", True),
         ("async def main():\n    mine = scale\n    await A()", True),
@@ -411,7 +412,7 @@ def test_another_thread_is_looked_at_too(held: Any) -> None:
         ("def main():\n    yield scale", False),
         ("def scale():\n    yield 1\nmain = scale", False),
     ],
-    ids=["generator", "closure", "expression", "coroutine", "async generator", "global", "of the original"],
+    ids=["generator", "dictionary", "closure", "expression", "coroutine", "async generator", "global", "of the original"],
 )
 def test_a_variable_of_a_suspended_call_is_a_holder(held: Any, main: str, is_held: bool) -> None:
     add(held, f"class A:\n    def __await__(self): yield\n{main}\nx = main(); del main")
