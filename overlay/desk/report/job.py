@@ -16,7 +16,7 @@ from overlay.defect import HARMS
 from overlay.desk.reading import record_of
 from overlay.effect import Effect, Number, combined, told
 from overlay.errors import ReportError
-from overlay.ledger import Met, Status
+from overlay.ledger import Met, PatchStatus, Status
 from overlay.model.record import Record
 from overlay.model.text import counted, listed, wrap
 from overlay.records import agreement
@@ -53,7 +53,7 @@ class Group(Record):
 
     name: str
     processes: int
-    #: The ledger that speaks for them, which is the one with the most verdicts: a patch that waits has none.
+    #: What they say together.
     status: Status
 
 
@@ -284,9 +284,25 @@ def _compared(job: Job, ledgers: Sequence[str], statuses: Mapping[str, Status]) 
     groups = []
     for places in alike.values():
         found = [statuses[ledger] for ledger in dict.fromkeys(ledgers[place] for place in places)]
-        first = max(found, key=lambda status: sum(one.verdict is not None for one in status.patches))
-        groups.append(Group(name=job.who(places), processes=len(places), status=first))
+        groups.append(Group(name=job.who(places), processes=len(places), status=_joined(found)))
     return job.replace(groups=tuple(groups), differences=tuple(differences))
+
+
+def _joined(alike: Sequence[Status]) -> Status:
+    """Return the ledger of processes that say the same: of each patch, what the one says that knows most.
+
+    Each process may have imported other modules, and a patch waits in all others.
+    """
+    patches: dict[str, PatchStatus] = {}
+    for one in (patch for status in alike for patch in status.patches):
+        patches[one.patch] = max(patches.get(one.patch, one), one, key=_known)
+    return alike[0].replace(patches=tuple(patches.values()))
+
+
+def _known(patch: PatchStatus) -> tuple[bool, int, bool]:
+    """Return how much a process knows of a patch, as a key to compare."""
+    imported = sum(site.state != "waiting" for site in patch.sites)
+    return patch.state != "waiting", imported, patch.verdict is not None
 
 
 def _selected(status: Status) -> Sequence[str]:

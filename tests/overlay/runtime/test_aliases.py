@@ -412,7 +412,16 @@ def test_another_thread_is_looked_at_too(held: Any) -> None:
         ("def main():\n    yield scale", False),
         ("def scale():\n    yield 1\nmain = scale", False),
     ],
-    ids=["generator", "dictionary", "closure", "expression", "coroutine", "async generator", "global", "of the original"],
+    ids=[
+        "generator",
+        "dictionary",
+        "closure",
+        "expression",
+        "coroutine",
+        "async generator",
+        "global",
+        "of the original",
+    ],
 )
 def test_a_variable_of_a_suspended_call_is_a_holder(held: Any, main: str, is_held: bool) -> None:
     add(held, f"class A:\n    def __await__(self): yield\n{main}\nx = main(); del main")

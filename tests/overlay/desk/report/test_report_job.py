@@ -54,6 +54,25 @@ def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> N
     assert facts(read(tmp_path, other, one, begun)) == [ID]
 
 
+def test_what_one_process_alone_knows_is_said_for_all(tmp_path: Path) -> None:
+    """A rollout worker imports other modules than a trainer, which has the most verdicts."""
+    site = unknown_verl(tmp_path / "site")
+    trainer, rollout = made.status(site), made.status(site)
+    for one in rollout["patches"]:
+        one.update(state="waiting", reason="", verdict=None)
+    for state, other in (("skipped", "a wrapper is there"), ("incomplete", "a list has it"), ("applied", "")):
+        told = {"state": state, "reason": other, "verdict": None, "sites": []}
+        made.patch_of(trainer, ID).update(state="waiting", reason="", verdict=None)
+        made.patch_of(rollout, ID).update(told)
+        for order in ((trainer, rollout), (rollout, trainer)):
+            found = read(tmp_path, *order)
+            (group,) = found.groups
+            assert made.patch_of(group.status.to_dict(), ID) == {"patch": ID, **told, "effect": None}
+            assert f"{state}: " in found.table()
+            known = [one.verdict is not None for one in group.status.patches]
+            assert sum(known) == sum(one["verdict"] is not None for one in trainer["patches"])
+
+
 @pytest.mark.parametrize(
     ("change", "fact", "said"),
     [
