@@ -66,7 +66,7 @@ def agree(group: Any, timeout: float | None, said: agreement.Statement) -> None:
     job_log, me = here().job_log, dist.get_rank()
     patience = _patience(group) if timeout is None else timeout
     try:
-        everywhere, anywhere = Comparison(store, _name(group), ranks, me).agree(said, patience)
+        everywhere, anywhere, refused = Comparison(store, _name(group), ranks, me).agree(said, patience)
     except AgreementError:
         job_log.note_disagreement()
         raise
@@ -77,7 +77,7 @@ def agree(group: Any, timeout: float | None, said: agreement.Statement) -> None:
         log.debug(f"{agreement.spans(ranks)} agree")
         return
     who = f"{len(ranks)} ranks" if len(ranks) == dist.get_world_size() else agreement.spans(ranks)
-    account = said.account.replace(applied=tuple(anywhere))
+    account = said.account.replace(applied=tuple(anywhere), refused=tuple(refused))
     job_log.say_agreed(f"{who} agree: {account.sentence(everywhere)}")
 
 
@@ -126,10 +126,11 @@ class Comparison:
         self._all = f"overlay/agree/{sha256(repr([name, *ranks]).encode()).hexdigest()[:16]}"
         self._place = self._next = self._all
 
-    def agree(self, said: agreement.Statement, patience: float) -> tuple[list[str], list[str]]:
-        """Return the patches that are applied on all ranks, and those on any. Raises `AgreementError`.
+    def agree(self, said: agreement.Statement, patience: float) -> tuple[list[str], list[str], list[str]]:
+        """Return the patches that are applied on all ranks and on any, and those refused on any.
 
-        `said`: what this rank says of itself. `patience`: seconds to wait for ranks that do not come.
+        `said`: what this rank says of itself. `patience`: seconds to wait for ranks that do not come. Raises
+        `AgreementError`.
         """
         begin = time.monotonic()
         verdict: dict[str, Any] = {}
@@ -147,13 +148,14 @@ class Comparison:
             raise AgreementError(f"the ranks could not be compared: their store failed: {error}") from error
         if verdict["report"]:
             raise AgreementError(verdict["report"])
-        return verdict["everywhere"], verdict["anywhere"]
+        return verdict["everywhere"], verdict["anywhere"], verdict["refused"]
 
     def _round(self, said: agreement.Statement, begin: float, patience: float) -> dict[str, Any]:
         """Say what this rank has to say, and return what is said of all, by this rank if it is the one."""
         if self._others_went_on():
             raise _OverError
-        outcome = [dict(said.outcome), list(said.account.applied) if said.account is not None else []]
+        lists = ([], []) if said.account is None else (said.account.applied, said.account.refused)
+        outcome = [dict(said.outcome), *map(list, lists)]
         facts = dict(said.facts)
         kinds = [self._say("facts", facts, [facts, dict(said.notes)]), self._say("outcome", outcome, outcome)]
         self._set(f"rank {self._me}", kinds)
@@ -205,16 +207,17 @@ class Comparison:
                     by_kind.setdefault(tuple(self._get(f"rank {rank}")), []).append(rank)
             kinds = []
             for (one, other), ranks in by_kind.items():
-                (said, notes), (outcome, _) = facts[one], outcomes[other]
+                (said, notes), (outcome, *_) = facts[one], outcomes[other]
                 kinds.append((agreement.Statement(facts=said, notes=notes, outcome=outcome), ranks))
             table = agreement.differences(kinds)
             report += f"the ranks do not run the same:\n{table}" if table else ""
-        applied = [frozenset(ids) for _, ids in outcomes.values()]
+        applied, refused = ([frozenset(one[part]) for one in outcomes.values()] for part in (1, 2))
         return {
             "report": report,
             "readers": readers,
             "everywhere": sorted(frozenset.intersection(*applied)),
             "anywhere": sorted(frozenset.union(*applied)),
+            "refused": sorted(frozenset.union(*refused)),
         }
 
     def _silent(self, part: str) -> list[int]:

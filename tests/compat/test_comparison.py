@@ -306,8 +306,13 @@ def test_spans() -> None:
     assert agreement.spans([]) == "no rank"
 
 
-def test_who_agrees_hears_what_is_applied_on_all_and_on_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    applied = [("a", "b"), ("b",), ("b", "c")]
+def test_who_agrees_hears_what_is_applied_on_all_and_on_some_and_what_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each may have imported other modules: a patch may have been refused where one rank alone came by."""
+    accounts: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+        (("a", "b"), ()), (("b",), ("x", "y")), (("b", "c"), ("x",))
+    ]  # fmt: skip
     heard = []
     agree = compared.Comparison.agree
 
@@ -317,8 +322,8 @@ def test_who_agrees_hears_what_is_applied_on_all_and_on_some(monkeypatch: pytest
 
     monkeypatch.setattr(compared.Comparison, "agree", listen)
     ranks = {
-        rank: SAID.replace(account=Account(applied=ids, refused=(), half_patched=0, digest="d"))
-        for rank, ids in enumerate(applied)
+        rank: SAID.replace(account=Account(applied=ids, refused=not_these, half_patched=0, digest="d"))
+        for rank, (ids, not_these) in enumerate(accounts)
     }
     assert set(compare(monkeypatch, ranks, 3).values()) == {""}
-    assert heard == [(["b"], ["a", "b", "c"])] * 3
+    assert heard == [(["b"], ["a", "b", "c"], ["x", "y"])] * 3

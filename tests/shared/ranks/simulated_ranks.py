@@ -124,7 +124,7 @@ def compare(
         try:
             time.sleep((late or {}).get(me, 0.0))
             one = compared.Comparison(meeting, name, range(world), me)
-            everywhere, anywhere = one.agree(ranks[me], patience)
+            everywhere, anywhere, _ = one.agree(ranks[me], patience)
             assert {*everywhere} <= {*anywhere}
             found[me] = ""
         except AgreementError as error:
