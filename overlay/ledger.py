@@ -50,8 +50,18 @@ class PatchStatus(Record):
     @property
     def in_force(self) -> bool:
         """Whether calls reach it at each site that was imported, as far as can be told."""
-        sites = all(site.wrapped for site in self.sites if site.state == "incomplete")
-        return self.state == "applied" or (self.state == "incomplete" and sites)
+        wrapped = all(site.wrapped for site in self.sites if site.state == "incomplete")
+        return self.state == "applied" or ((self.state == "incomplete" or self.has_begun) and wrapped)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is in place in some of its modules, and waits for the others."""
+        return self.state == "waiting" and any(site.state == "applied" for site in self.sites)
+
+    @property
+    def was_whole(self) -> bool:
+        """Whether it is in place, or was until `disable()`, which gives what was incomplete a reason."""
+        return self.state == "applied" or (self.state == "reverted" and not self.reason)
 
     @property
     def lack(self) -> str:

@@ -89,8 +89,8 @@ def next_command(
     wrong = {check.name for check in checks if check.answer == NO and check.todo}
     if wrong - {"OVERLAY"}:
         return "overlay doctor"
-    if refused:
-        return f"overlay explain {refused[0].patch}"
+    if refused:  # a conflict is there only beside what else is selected
+        return "overlay plan" if refused[0].verdict == "conflict" else f"overlay explain {refused[0].patch}"
     if not applied:
         return "overlay audit"
     if wrong:

@@ -17,12 +17,13 @@ from overlay.errors import OverlayError
 from overlay.launch.interpreter import LAUNCHERS, Interpreter, interpreter_of, on_path
 from overlay.model import settings
 from overlay.model.record import Record
-from overlay.model.text import counted
+from overlay.model.text import counted, listed
 from overlay.records.lock import take_from, writer
 from overlay.records.pin import Pin
 from overlay.runtime.engine import Engine
 from overlay.source.decide import Installed
 from overlay.source.registry import load_patches
+from overlay.verdict import Verdict
 
 #: Where the package lies.
 PACKAGE = os.path.dirname(os.path.abspath(_version.__file__))
@@ -341,8 +342,18 @@ def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:
     for one in projects:
         if one.project in wanted and one.version:
             places.setdefault(one.where, []).append(f"{one.project} {one.version}")
-    if not places:
-        found = "none that a patch is for, on the path of this Python"
+    asked: list[Verdict] = []
+    with suppress(OverlayError):  # which another check names
+        plan = engine.plan()
+        own = {*plan.selection}.difference(plan.companions)
+        asked = [one for one in plan.verdicts if one.patch in own]
+    if not places or (asked and all(one.verdict == "not-installed" for one in asked)):
+        found = f"none that a {'selected ' * bool(places)}patch is for, on the path of this Python"
         return _check("upstreams", NONE, f"{found} (a job may add to it: audit --site DIR)")
     found = "; ".join(f"{', '.join(them)} in {where}" for where, them in places.items())
-    return _check("upstreams", YES, found)
+    loud = [one.patch for one in asked if one.loud]
+    if not loud:
+        return _check("upstreams", YES, found)
+    what = f"{found}; {counted(len(loud), 'selected patch')} cannot be applied: {listed(loud, 3)}"
+    answer = YES if any(one.verdict == "apply" for one in asked) else NO
+    return _check("upstreams", answer, what, "overlay plan # why patches cannot be applied")

@@ -18,7 +18,7 @@ from overlay.errors import WorkersError
 from overlay.launch.workers import NOT_ENABLED, Interception, armed_at_start, submitted, variables
 from overlay.model import settings
 from overlay.model.rank import note_driver
-from overlay.runtime.job_log import DRIVER
+from overlay.runtime.job_log import word_of_driver
 from overlay.runtime.process import here
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ _JOBS = "ray.dashboard.modules.job.sdk"
 #: By module, the call by which any process of a job starts an actor or a task.
 _STARTS = {"ray.actor": "ActorClass._remote", "ray.remote_function": "RemoteFunction._remote"}
 #: Fields of a `runtime_env` that give workers another Python, which may lack overlay. (The environments of
-#: `pip` and `uv` see the packages of the cluster's Python, its start-up files included.)
+#: `pip` and `uv` see the packages of the cluster's Python, or are a copy of its virtual environment.)
 _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
 #: The prefix of namespaces in which Ray's own processes, such as those of its dashboard, are drivers.
 _RAYS_OWN = "_ray_internal_"
@@ -336,7 +336,7 @@ def _announced() -> dict[str, str]:
     except Exception as error:  # noqa: BLE001 -- a line in a log must not fail a job
         log.warning(f"Ray: the configuration of this job cannot be logged: {type(error).__name__}: {error}")
         return {}
-    return {settings.SAID: DRIVER}
+    return {settings.SAID: word_of_driver()}
 
 
 def _meant(name: str, text: str) -> object:

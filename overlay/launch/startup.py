@@ -101,12 +101,16 @@ def _enable() -> None:
 
 
 def refuse() -> None:
-    """Raise if this worker of Ray was refused at its start, or has not been enabled there as it should.
+    """Raise if this worker of Ray was refused at its start, has not been enabled there, or is another.
 
     Ray calls it before the first task, in all workers of a strict or pinned job.
     """
     if _refusal or not started:
         raise RuntimeError(_refusal or f"overlay is not enabled at the start of {sys.executable}")
+    from overlay.runtime.job_log import other_state
+
+    if other := other_state():
+        raise RuntimeError(other)
 
 
 def _left_to_ray(text: str) -> bool:

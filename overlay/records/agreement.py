@@ -115,11 +115,9 @@ def _version(about: locks.Lock) -> str:
 
 def _outcome(patch: PatchStatus) -> str:
     """Return what became of a patch that applies, empty as long as none of its modules has been imported."""
-    if patch.state == "incomplete":
-        return "in place" if patch.in_force else "incomplete"
     if patch.state in ("failed", "skipped"):
         return "left out"
-    return "in place" if any(site.state == "applied" for site in patch.sites) else ""
+    return "in place" if patch.in_force else "incomplete" if patch.state == "incomplete" else ""
 
 
 class Difference(Record):

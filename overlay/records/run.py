@@ -66,8 +66,10 @@ def begin() -> None:
     _begun = os.getpid()
     atexit.register(end)
     if os.environ.get("OVERLAY_LEDGER_DIR"):
+        from overlay.source.registry import contents
+
         _folder = os.path.abspath(os.environ["OVERLAY_LEDGER_DIR"])
-        _code = _digests()
+        _code = contents()
         _start_watching()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_start_watching)
@@ -108,29 +110,11 @@ def lines(status: Status, *, is_fork: bool = False) -> list[str]:
         has = "the ledger has" if _folder else "OVERLAY_LEDGER_DIR keeps"
         found.append(f"{where}: {left} more patches had work; {has} their figures")
     # Not of an incomplete patch: calls of an original that somebody still holds are not counted.
-    idle = [
-        one.patch
-        for one in counted
-        if one.effect and not one.effect.reached and one.state in ("applied", "reverted")
-    ]
+    idle = [one.patch for one in counted if one.effect and not one.effect.reached and one.was_whole]
     if idle and not is_fork:
         who = ", ".join(idle) if len(idle) <= _NAMED else f"{len(idle)} patches"
         found.append(f"{where}: applied, but had nothing to do: {who}")
     return found
-
-
-def _digests() -> dict[str, str]:
-    from contextlib import suppress
-
-    from overlay.errors import OverlayError
-    from overlay.source.registry import PACK, content_of, wanted_packs
-
-    with suppress(OSError, OverlayError):  # no job may fail because of its ledger
-        return {
-            "overlay": content_of(PACK),
-            **{f"pack {one.name}": content_of(one.package) for one in wanted_packs()},
-        }
-    return {}
 
 
 def _told() -> Status | None:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 QUIET = 300.0
 #: The most characters of the line that says what a job is run with.
 _WIDTH = 160
-#: What a driver tells its workers in `SAID`: the configuration was logged, what is in place was not.
+#: What a driver tells its workers in `SAID`, before its code and lock: the configuration was logged, what is
+#: in place was not.
 DRIVER = "driver"
 #: Said by workers without the word of a driver: one that is patched sends it.
 UNPATCHED_DRIVER = (
@@ -46,6 +47,12 @@ UNPATCHED_DRIVER = (
     "`overlay run`, or with OVERLAY=1 in its environment; or have no worker patched, by OVERLAY=0 in the "
     "env_vars of its runtime_env"
 )
+
+
+#: Separates the parts of what a driver says.
+_AND = "; "
+#: How much of a digest it says.
+_DIGITS = 12
 
 
 class JobLog:
@@ -77,8 +84,10 @@ class JobLog:
     def first_module(self) -> None:
         """Speak at the first module that a patch is for. Never raises: an import calls it."""
         try:
-            if is_worker() and is_first() and not self._is_fork and self._speaker() != DRIVER:
-                log.warning(UNPATCHED_DRIVER)
+            if is_worker() and not self._is_fork:
+                untold = is_first() and self._speaker() != DRIVER
+                if warning := UNPATCHED_DRIVER if untold else other_state():
+                    log.warning(warning)
             self.say_configuration()
             # Otherwise somebody else speaks: rank 0, or the process that started this one.
             if is_first() and self._speaker() != _name() and log.heard("info"):
@@ -115,7 +124,7 @@ class JobLog:
         if self._is_fork and rank() is None:
             return _name()  # the parent of this fork speaks, and may not have got there yet
         if self._before is None:  # a Ray driver may have, or the parent that `multiprocessing` knows
-            said = os.environ.get(settings.SAID, "")
+            said = os.environ.get(settings.SAID, "").partition(_AND)[0]
             self._before = said if _is_child() or said == DRIVER else ""
         return self._before
 
@@ -183,6 +192,48 @@ class JobLog:
             except Exception as error:  # noqa: BLE001 -- what it cannot tell now it cannot tell later
                 log.warning(f"what is applied here cannot be told: {type(error).__name__}: {error}")
                 return
+
+
+def word_of_driver() -> str:
+    """Return what a driver tells its workers in `SAID`."""
+    return _AND.join([DRIVER, *(f"{name} {digest}" for name, digest in _state().items())])
+
+
+def other_state() -> str:
+    """Return a sentence if a worker differs from the driver of its job in code or in its lock, else nothing.
+
+    A node may have been left out of an upgrade. A pack that only one of the two uses was chosen so.
+    """
+    told = os.environ.get(settings.SAID, "").split(_AND)[1:]
+    theirs = {name: digest for name, _, digest in (one.rpartition(" ") for one in told)}
+    ours = _state() if theirs else {}
+    found = [
+        f"{name} (here {ours[name]}, there {digest})"
+        for name, digest in theirs.items()
+        if ours.get(name, digest) != digest
+    ]
+    if not found:
+        return ""
+    return (
+        f"Ray: this worker does not have what the driver of its job has: {', '.join(found)}. What to do: "
+        "have the same on every node; Ray keeps environments of `pip` and `uv` until `ray stop`"
+    )
+
+
+def _state() -> dict[str, str]:
+    """Return the beginning of the digest of all that processes of a job should have in common."""
+    from contextlib import suppress
+
+    from overlay.errors import OverlayError
+    from overlay.records.lock import read
+    from overlay.source.registry import contents
+
+    found, pin = contents(), ""
+    with suppress(OSError, OverlayError):  # what cannot be read is told elsewhere
+        pin = settings.pin()
+        if pin and not pin.startswith(settings.DIGEST_PREFIX):
+            found["the lock"] = read(pin)["digest"]
+    return {name: digest[:_DIGITS] for name, digest in found.items()}
 
 
 def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> str:

@@ -95,6 +95,14 @@ def content_of(pack: str) -> str:
     return of_overlay() if pack == PACK else of_pack(pack)
 
 
+def contents() -> dict[str, str]:
+    """Return `content_of` overlay and of each pack that is in use, empty if something cannot be read."""
+    with suppress(OSError, OverlayError):  # of what tells processes apart no job may fail
+        packs = {f"pack {one.name}": one.package for one in wanted_packs()}
+        return {name: content_of(package) for name, package in {"overlay": PACK, **packs}.items()}
+    return {}
+
+
 def of_code(patch: str) -> str:
     """Return the digest of the code of a patch and its contract, empty if it was not loaded from a file."""
     from overlay.source.own_code import of_module

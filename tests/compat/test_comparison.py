@@ -13,6 +13,7 @@ from overlay.errors import AgreementError, OverlayError
 from overlay.ledger import PatchStatus
 from overlay.records import agreement
 from overlay.records.agreement import Account, Statement
+from overlay.runtime.engine import Engine
 
 MANY = 256
 FACTS = {"overlay": "1", "strict": "no", "a.b": "in force", "a.b source of up.core:f": "d" * 64}
@@ -87,6 +88,8 @@ def test_what_became_of_a_patch_that_applies(state: str, sites: str, word: str) 
     found = tuple(SiteStatus(site="up.core:f", project="up", state=one) for one in sites.split())
     status = PatchStatus(patch="a.b", state=state, sites=found, reason="/wd0/x.py:5")
     assert agreement._outcome(status) == word
+    account = agreement.account_of(Engine(dict).status().replace(patches=(status,)), {"digest": "d"})
+    assert account.applied == (("a.b",) if word == "in place" else ())
 
 
 # -- ranks that do not come, or come late ----------------------------------------------------------------

@@ -13,6 +13,9 @@ import threading
 import time
 from typing import Any
 
+#: What a worker has on a node that was left out of an upgrade.
+OTHER = {"env_vars": {"OVERLAY_SAID": "driver; overlay 0123456789ab; pack gone 0123456789ab"}}
+
 
 def probe() -> dict[str, Any]:
     """Use the fake upstream, which is 100 times larger where it is patched, and say what is enabled here."""
@@ -245,6 +248,24 @@ def unreadable() -> dict[str, Any]:
             found[kind] = ray.get(ask(), timeout=120)
         except ray.exceptions.RayError as error:  # noqa: PERF203 -- each of them has its own
             found[kind] = [type(error).__name__, str(error)]
+    time.sleep(3)  # until what Ray says of it has come here
+    return found
+
+
+def upgraded() -> dict[str, Any]:
+    """Ask a task of a strict job that hears of a driver with other code than its own."""
+    import ray
+
+    import overlay
+
+    overlay.enable("acme/*", strict=True)
+    ray.init()
+    like, other = (ray.remote(probe).options(max_retries=0, runtime_env=env) for env in (None, OTHER))
+    found = {"alike": ray.get(like.remote(), timeout=120), "other": ""}
+    try:
+        ray.get(other.remote(), timeout=120)
+    except ray.exceptions.RayError as error:
+        found["other"] = type(error).__name__
     time.sleep(3)  # until what Ray says of it has come here
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,25 @@ def test_a_setting_is_in_the_way(worksite: Venv, environ: dict[str, str], name: 
     assert done.returncode == 1
     assert done.stdout.startswith("no: a Python process that starts here and now is NOT patched\n")
     assert f"- {words}" in " ".join(done.stdout.partition("what to do")[2].split())
+
+
+def test_a_selection_without_a_patch_that_can_be_applied_is_in_the_way(
+    worksite: Venv, tmp_path: Path
+) -> None:
+    """A process that starts here is enabled, and nothing in it is patched."""
+    given = {"OVERLAY": "1", "OVERLAY_PACKS": "acme", **worksite.on_path()}
+    other = tmp_path / "fakeup"
+    shutil.copytree(worksite.site / "fakeup", other)
+    core = other / "core.py"
+    core.write_text(core.read_text().replace("def scale(", "def scale(more, "))
+    given["PYTHONPATH"] = str(tmp_path)
+    found = worksite.read_failing("doctor", **given, OVERLAY_PATCHES="acme/fakeup.scale")
+    assert checks(found)["upstreams"]["answer"] == "no"
+    assert "1 selected patch cannot be applied: acme/fakeup.scale" in checks(found)["upstreams"]["found"]
+    assert found["todo"] == ["overlay plan # why patches cannot be applied"]
+    del given["PYTHONPATH"]
+    found = worksite.read("doctor", **given, OVERLAY_PATCHES="miles.loss-memory")
+    assert checks(found)["upstreams"]["found"].startswith("none that a selected patch is for, on the path")
 
 
 def test_a_variable_that_is_no_setting_is_a_warning(worksite: Venv) -> None:

@@ -19,7 +19,7 @@ import overlay.ray
 from overlay.errors import WorkersError
 from overlay.launch import ray_jobs, startup, workers
 from overlay.model import rank as ranks
-from overlay.runtime.job_log import JobLog
+from overlay.runtime.job_log import JobLog, word_of_driver
 
 PATCH = "acme/fakeup.scale"
 COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.agreement", "verl.known-defects")
@@ -36,7 +36,7 @@ UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
 ENVIRONMENT = {"OVERLAY": "1", "OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": PATCH}
 
 #: What a worker is told: that it is armed, and that what the job is run with was said.
-TOLD = {"OVERLAY": "1", "OVERLAY_SAID": "driver", **dict.fromkeys(ray_jobs._DECIDING, "")}
+TOLD = {"OVERLAY": "1", "OVERLAY_SAID": word_of_driver(), **dict.fromkeys(ray_jobs._DECIDING, "")}
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +160,14 @@ def test_a_lock_that_workers_cannot_read_fails_what_is_asked_of_them(cluster: Cl
     assert found["actor"][0] == "ActorDiedError"
     reason = "this process is stopped: there is no lock /nowhere/overlay.lock"
     assert reason in found["actor"][1]
+    assert reason in done.stdout + done.stderr
+
+
+def test_a_strict_worker_with_other_code_than_its_driver_does_not_work(cluster: Cluster) -> None:
+    found, done = cluster.job("upgraded")
+    assert found["alike"]["value"] == int(PATCHED)
+    assert found["other"] == "WorkerCrashedError"
+    reason = "this worker does not have what the driver of its job has: overlay (here "
     assert reason in done.stdout + done.stderr
 
 
@@ -419,7 +427,7 @@ def test_uv_starts_workers_in_environments_that_may_lack_overlay(
     fake.strict = True
     fake.start(env)  # our hook looks for itself
     if not found:
-        with pytest.raises(WorkersError, match="`uv add` it, or .*, and leave out py_executable"):
+        with pytest.raises(WorkersError, match=r"`uv add` it, or .*, and leave out py_executable"):
             fake.start({**env, "worker_process_setup_hook": "theirs"})
 
 

@@ -16,7 +16,7 @@ from overlay.defect import HARMS
 from overlay.desk.reading import record_of
 from overlay.effect import Effect, Number, combined, told
 from overlay.errors import ReportError
-from overlay.ledger import Met, PatchStatus, Status
+from overlay.ledger import CAME, Met, PatchStatus, Status
 from overlay.model.record import Record
 from overlay.model.text import counted, listed, wrap
 from overlay.records import agreement
@@ -94,6 +94,10 @@ class Job(Record):
         """Return the patches that were in place and that no process reached."""
         return [name for name, (_, count) in self.effects.items() if not count]
 
+    def half_patched(self) -> list[str]:
+        """Return what came pickled to processes in which its patch is not in force."""
+        return sorted({what for group in self.groups for what in group.status.half_patched})
+
     def gaps(self) -> list[str]:
         """Return sentences on what is not known: missing ranks, early ends, unreadable files."""
         found = [f"There is no ledger of {agreement.spans(self.missing)}."] if self.missing else []
@@ -117,6 +121,7 @@ class Job(Record):
                 {
                     "name": group.name,
                     "processes": group.processes,
+                    "half_patched": list(group.status.half_patched),
                     "patches": {patch.patch: patch.state for patch in group.status.patches},
                 }
                 for group in self.groups
@@ -151,6 +156,7 @@ class Job(Record):
             for patch in group.status.patches:
                 states.setdefault(patch.state, []).append(patch.patch)
             said = [f"{state}: {', '.join(names)}" for state, names in states.items()]
+            said += [f"half-patched: {what} {CAME}" for what in group.status.half_patched]
             lines += [wrap(group.name), *(wrap(text, "    ", first="  ") for text in said)]
         if self.met:
             patched = [one.defect for one in self.met if one.state == "mended"]
@@ -201,7 +207,9 @@ def read(folder: str) -> Job:
             worlds.setdefault(one.world or 0, Counter())[one.rank] += 1
     missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
     fewer = {rank for ranks in worlds.values() for rank in ranks if ranks[rank] < max(ranks.values())}
-    met = [*{one.defect: one for status in statuses.values() for one in status.met}.values()]
+    told = [one for status in statuses.values() for one in status.met]
+    told.sort(key=lambda one: one.state != "mended")  # what is open in one process is
+    met = [*{one.defect: one for one in told}.values()]
     met.sort(key=lambda one: (one.state == "mended", [*HARMS].index(one.harm), one.defect))
     job = Job(
         names=tuple(_names(found)),
@@ -248,17 +256,20 @@ def _names(found: Sequence[Process]) -> list[int | str]:
 def _together(found: Sequence[Process], statuses: Mapping[str, Status]) -> dict[str, tuple[Effect, int]]:
     """Return the figures of all processes as one, by patch, and how many processes have any."""
     declared: dict[str, Effect] = {}
+    whole: set[str] = set()
     for status in statuses.values():
         for patch in status.patches:
             if patch.effect is not None:
                 declared.setdefault(patch.patch, patch.effect)
+                whole.update([patch.patch] * patch.was_whole)
     effects = {}
     for name, effect in declared.items():
         values: dict[str, Number] = {}
         reached = [one.effects[name] for one in found if name in one.effects]
         for figures in reached:
             values = combined(values, figures, effect)
-        effects[name] = (effect.replace(values=values), len(reached))
+        if reached or name in whole:  # an incomplete one does not count all
+            effects[name] = (effect.replace(values=values), len(reached))
     return effects
 
 
@@ -332,10 +343,9 @@ def _statement(status: Status, common: set[str]) -> agreement.Statement:
     if status.enabled:  # `disable()` forgets these
         outcome = {"strict": "yes" if status.strict else "no", "pinned to": status.pinned or "nothing"}
     for patch in status.patches:
-        begun = patch.state == "waiting" and any(site.state == "applied" for site in patch.sites)
-        if begun or patch.state != "waiting":
+        if patch.has_begun or patch.state != "waiting":
             out = patch.state == "reverted" and not status.enabled
-            whole = begun or (out and not patch.reason)
+            whole = patch.has_begun or (out and patch.was_whole)
             outcome[patch.patch] = "applied" if whole else "incomplete" if out else patch.state
             notes[patch.patch] = "taken out since" if out else patch.reason
         for target in patch.verdict.targets if patch.verdict is not None else ():

@@ -223,7 +223,8 @@ def test_the_end_takes_five_lines_at_most() -> None:
     idle = patch("up.idle", calls=0, changed=0)
     looked = [patch(f"up.looked-{number}", calls=3, changed=0) for number in range(3)]
     changed = [patch(f"up.changed-{number}", calls=3, changed=2) for number in range(3)]
-    status = Engine(dict).status().replace(patches=(always, idle, *looked, *changed))
+    held = patch("up.held", calls=0).replace(state="reverted", reason="was incomplete: a list has it")
+    status = Engine(dict).status().replace(patches=(always, idle, held, *looked, *changed))
     said = lines(status)
     assert [line.split()[3] for line in said[:3]] == ["up.changed-0", "up.changed-1", "up.changed-2"]
     assert said[3:] == [

@@ -14,9 +14,11 @@ from fake_upstream import Upstream, forget, tables
 
 from overlay import log
 from overlay.model import settings
+from overlay.records import lock
 from overlay.runtime import job_log
 from overlay.runtime.engine import Engine
-from overlay.runtime.job_log import DRIVER, JobLog, introduction
+from overlay.runtime.job_log import DRIVER, JobLog, introduction, word_of_driver
+from overlay.source import registry
 
 INTRODUCED = "overlay: configuration: what it is run with"
 ALONE = "this process: 1 applied"
@@ -127,6 +129,33 @@ def test_a_patched_worker_says_that_its_driver_is_not(
     log.set_level("info")
     one.first_module()
     assert job_log.UNPATCHED_DRIVER not in " ".join(job.said())
+
+
+def test_a_worker_that_has_something_else_than_its_driver_says_so(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node may have been left out of an upgrade, of overlay or of a pack."""
+    monkeypatch.setattr(sys, "orig_argv", ["python", "/ray/default_worker.py"])
+    here = {"overlay": "a" * 64, "pack acme": "b" * 64, "pack of its own": "c" * 64}
+    monkeypatch.setattr(registry, "contents", here.copy)
+    monkeypatch.setattr(lock, "read", lambda _: {"digest": "f" * 64})
+    job.set("OVERLAY_PIN", "overlay.lock")
+    job.set(settings.SAID, word_of_driver())
+    job.process().first_module()
+    assert job.said() == []
+    a, b, c, d = ("abcd"[n] * 12 for n in range(4))
+    for rank, theirs in (("0", f"pack acme {d}; pack gone {c}"), ("1", f"the lock {d}")):
+        job.set("RANK", rank)
+        job.set(settings.SAID, f"driver; overlay {a}; {theirs}")
+        job.process().first_module()
+        (said,) = job.said()
+        state = (
+            f"the lock (here {'f' * 12}, there {d})" if rank == "1" else f"pack acme (here {b}, there {d})"
+        )
+        assert f"does not have what the driver of its job has: {state}. What to do: have the same" in said
+    job.set(settings.SAID, "driver; of something else")
+    job.process().first_module()
+    assert job.said() == []
 
 
 def test_a_rank_that_multiprocessing_starts_speaks_for_itself(job: Job) -> None:

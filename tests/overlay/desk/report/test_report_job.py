@@ -283,6 +283,25 @@ def test_the_outcome_of_installations(outcomes: dict[str, str], tone: str, text:
     assert (found.tone, found.text[: len(text)]) == (tone, text)
 
 
+def test_a_job_is_half_patched_also_if_all_say_so(tmp_path: Path) -> None:
+    one = made.status(unknown_verl(tmp_path / "site"), half_patched=["up:f of a.b"])
+    found = read(tmp_path, one, one)
+    assert found.differences == ()
+    assert "  half-patched: up:f of a.b came here pickled by a process that is patched\n" in found.table()
+    assert found.to_dict()["groups"][0]["half_patched"] == ["up:f of a.b"]
+    said = headline({}, found)
+    assert (said.tone, said.text.partition(" came here")[0]) == ("bad", "Half-patched: up:f of a.b")
+
+
+def test_what_an_incomplete_patch_counted_is_told_and_not_that_it_counted_nothing(tmp_path: Path) -> None:
+    effect = {"of": "call", "figures": [], "values": {}}
+    one = made.status(unknown_verl(tmp_path / "site"))
+    made.patch_of(one, ID).update(state="incomplete", reason="a list has it", effect=effect)
+    assert read(tmp_path, one).effects == {}
+    made.patch_of(one, ID).update(state="applied", reason="")
+    assert read(tmp_path, one).never() == [ID]
+
+
 def test_the_worst_news_comes_first(tmp_path: Path) -> None:
     """What stays wrong is worse than that ranks agree, and less so than that they do not."""
     harms = [SimpleNamespace(defect=f"d{n}", harm="silent-wrong" if n else "crash") for n in range(3)]
@@ -369,6 +388,10 @@ def test_what_the_job_meets_comes_first_and_what_is_not_fixed_before_what_is(tmp
     told.append(met("a.wrong", "open", "silent-wrong"))
     found = read(tmp_path, made.status(site, met=told), made.status(site, met=[]))
     assert [one["defect"] for one in found.to_dict()["met"]] == ["a.wrong", "a.slow", "a.fixed"]
+    # Of processes that each speak for a group of ranks, the worst holds.
+    mended = made.status(site, met=[met("a.wrong", "mended", "silent-wrong")])
+    for order in ([mended, made.status(site, met=told)], [made.status(site, met=told), mended]):
+        assert read(tmp_path, *order).met == found.met
     said = headline({}, found).text
     assert said.startswith("2 known defects are not patched in this job, 1 of them silent.")
     table = found.table()
