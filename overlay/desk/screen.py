@@ -87,7 +87,7 @@ def next_command(
     `there`: the projects that are installed.
     """
     wrong = {check.name for check in checks if check.answer == NO and check.todo}
-    if wrong - {"OVERLAY"}:
+    if wrong - {"OVERLAY", "upstreams"}:
         return "overlay doctor"
     if refused:  # a conflict is there only beside what else is selected
         return "overlay plan" if refused[0].verdict == "conflict" else f"overlay explain {refused[0].patch}"

@@ -96,6 +96,7 @@ RUN = "torchrun --nproc-per-node 8 train.py"
         (NOT_SET, "locked", f"overlay run --pin overlay.lock {RUN}"),
         ({**NOT_SET, "copies": "2"}, "", "overlay doctor"),
         (NOT_SET, "refused", "overlay explain fakeup.scale"),
+        ({"upstreams": "none of which"}, "refused", "overlay explain fakeup.scale"),
         (NOT_SET, "absent", "install overlay into the Python that has fakeup"),
     ],
 )
