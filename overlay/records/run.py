@@ -66,10 +66,10 @@ def begin() -> None:
     _begun = os.getpid()
     atexit.register(end)
     if os.environ.get("OVERLAY_LEDGER_DIR"):
-        from overlay.source.registry import contents
+        from overlay.source.registry import code_in_use
 
         _folder = os.path.abspath(os.environ["OVERLAY_LEDGER_DIR"])
-        _code = contents()
+        _code = code_in_use()
         _start_watching()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_start_watching)

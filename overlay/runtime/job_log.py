@@ -226,9 +226,9 @@ def _state() -> dict[str, str]:
 
     from overlay.errors import OverlayError
     from overlay.records.lock import read
-    from overlay.source.registry import contents
+    from overlay.source.registry import code_in_use
 
-    found, pin = contents(), ""
+    found = code_in_use()
     with suppress(OSError, OverlayError):  # what cannot be read is told elsewhere
         pin = settings.pin()
         if pin and not pin.startswith(settings.DIGEST_PREFIX):

@@ -252,7 +252,7 @@ class _Search:
                 can_change |= _partial.__reduce__(owner)[2][2] is holder
             else:
                 can_change |= issubclass(kind, ModuleType)
-        over = bool(owners) and all(_is_over(owner) for owner in owners)
+        over = bool(owners) and all(map(_is_over, owners))
         for key, value in [item for item in dict.items(holder) if id(item[1]) in self._for]:
             if cls is not None:
                 type.__setattr__(cls, key, self._new(value))  # a metaclass is not asked

@@ -95,7 +95,7 @@ def content_of(pack: str) -> str:
     return of_overlay() if pack == PACK else of_pack(pack)
 
 
-def contents() -> dict[str, str]:
+def code_in_use() -> dict[str, str]:
     """Return `content_of` overlay and of each pack that is in use, empty if something cannot be read."""
     with suppress(OSError, OverlayError):  # of what tells processes apart no job may fail
         packs = {f"pack {one.name}": one.package for one in wanted_packs()}

@@ -137,7 +137,7 @@ def test_a_worker_that_has_something_else_than_its_driver_says_so(
     """A node may have been left out of an upgrade, of overlay or of a pack."""
     monkeypatch.setattr(sys, "orig_argv", ["python", "/ray/default_worker.py"])
     here = {"overlay": "a" * 64, "pack acme": "b" * 64, "pack of its own": "c" * 64}
-    monkeypatch.setattr(registry, "contents", here.copy)
+    monkeypatch.setattr(registry, "code_in_use", here.copy)
     monkeypatch.setattr(lock, "read", lambda _: {"digest": "f" * 64})
     job.set("OVERLAY_PIN", "overlay.lock")
     job.set(settings.SAID, word_of_driver())
