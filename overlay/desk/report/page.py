@@ -140,8 +140,8 @@ def headline(outcomes: Mapping[str, str], job: Job | None, audits: Iterable[Audi
     for tone, what in (("bad", "asked for, and not applied"), ("care", "not completely applied")):
         if names := by_tone[tone]:
             said.append((tone, f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}."))
-    if job is not None and (what := job.half_patched()):
-        said.append(("bad", f"Half-patched: {_named(what)} {CAME}."))
+    if job is not None and (half := job.half_patched()):
+        said.append(("bad", f"Half-patched: {_named(half)} {CAME}."))
     if job is not None and (met := {one.defect: one.harm for one in job.open()}):
         said.append(("bad", _defects(met, "not patched in this job")))
     if left := {one.defect: one.harm for audit in audits for one in audit.of("open")}:

@@ -61,7 +61,7 @@ def test_what_one_process_alone_knows_is_said_for_all(tmp_path: Path) -> None:
     for one in rollout["patches"]:
         one.update(state="waiting", reason="", verdict=None)
     for state, other in (("skipped", "a wrapper is there"), ("incomplete", "a list has it"), ("applied", "")):
-        told = {"state": state, "reason": other, "verdict": None, "sites": []}
+        told: dict[str, Any] = {"state": state, "reason": other, "verdict": None, "sites": []}
         made.patch_of(trainer, ID).update(state="waiting", reason="", verdict=None)
         made.patch_of(rollout, ID).update(told)
         for order in ((trainer, rollout), (rollout, trainer)):
