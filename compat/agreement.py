@@ -154,10 +154,12 @@ class Comparison:
         """Say what this rank has to say, and return what is said of all, by this rank if it is the one."""
         if self._others_went_on():
             raise _OverError
-        lists = ([], []) if said.account is None else (said.account.applied, said.account.refused)
-        outcome = [dict(said.outcome), *map(list, lists)]
+        account = said.account
+        outcome = [dict(said.outcome), list(account.applied) if account is not None else []]
         facts = dict(said.facts)
         kinds = [self._say("facts", facts, [facts, dict(said.notes)]), self._say("outcome", outcome, outcome)]
+        if account is not None and account.refused:  # apart, as another version of overlay may judge
+            self._say("refused", account.refused, account.refused)
         self._set(f"rank {self._me}", kinds)
         came, world = self._count("came", 1), len(self._ranks)
         if came == world or not self._comes("verdict", begin + patience - time.monotonic(), "rank"):
@@ -195,9 +197,9 @@ class Comparison:
         readers = self._count("came")
         silent = self._silent("rank") if readers < len(self._ranks) else []
         # What the digests stand for: of as many as there are, which is one where all have the same.
-        facts, outcomes = (
+        facts, outcomes, refused = (
             dict(self._get(f"{part} {number + 1}") for number in range(self._count(part)))
-            for part in ("facts", "outcome")
+            for part in ("facts", "outcome", "refused")
         )
         report = agreement.silence(silent, patience)
         if len(facts) > 1 or len(outcomes) > 1:
@@ -207,17 +209,17 @@ class Comparison:
                     by_kind.setdefault(tuple(self._get(f"rank {rank}")), []).append(rank)
             kinds = []
             for (one, other), ranks in by_kind.items():
-                (said, notes), (outcome, *_) = facts[one], outcomes[other]
+                (said, notes), (outcome, _) = facts[one], outcomes[other]
                 kinds.append((agreement.Statement(facts=said, notes=notes, outcome=outcome), ranks))
             table = agreement.differences(kinds)
             report += f"the ranks do not run the same:\n{table}" if table else ""
-        applied, refused = ([frozenset(one[part]) for one in outcomes.values()] for part in (1, 2))
+        applied = [frozenset(ids) for _, ids in outcomes.values()]
         return {
             "report": report,
             "readers": readers,
             "everywhere": sorted(frozenset.intersection(*applied)),
             "anywhere": sorted(frozenset.union(*applied)),
-            "refused": sorted(frozenset.union(*refused)),
+            "refused": sorted({name for ids in refused.values() for name in ids}),
         }
 
     def _silent(self, part: str) -> list[int]:

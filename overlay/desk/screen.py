@@ -41,7 +41,8 @@ def show_screen(engine: Engine) -> int:
     with suppress(OverlayError):  # the checkup says what is wrong with the selection
         chosen = engine.plan(None, tree)
         here = {one.patch for one in chosen.verdicts if one.verdict == "apply"}
-        applied = {name: known[name].changes for name in chosen.selection if name in here}
+        if not here.isdisjoint({*chosen.selection}.difference(chosen.companions)):
+            applied = {name: known[name].changes for name in chosen.selection if name in here}
         refused = chosen.loud
     audit = make_audit(engine, engine.plan_each(tree).replace(selection=tuple(applied)), tree)
     checkup = examine(engine)

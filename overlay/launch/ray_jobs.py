@@ -18,7 +18,7 @@ from overlay.errors import WorkersError
 from overlay.launch.workers import NOT_ENABLED, Interception, armed_at_start, submitted, variables
 from overlay.model import settings
 from overlay.model.rank import note_driver
-from overlay.runtime.job_log import word_of_driver
+from overlay.runtime.job_log import DRIVER, loaded
 from overlay.runtime.process import here
 
 TYPE_CHECKING = False
@@ -330,13 +330,15 @@ _require.__module__ = "__main__"  # so that Ray does
 
 
 def _announced() -> dict[str, str]:
-    """Log the configuration of this job, and return the variable that tells its workers so."""
+    """Log the configuration of this job, and return the variables that tell its workers of it."""
     try:
         here().job_log.say_configuration()
     except Exception as error:  # noqa: BLE001 -- a line in a log must not fail a job
         log.warning(f"Ray: the configuration of this job cannot be logged: {type(error).__name__}: {error}")
         return {}
-    return {settings.SAID: word_of_driver()}
+    # Some hand on their environment to each worker, as NeMo-RL does.
+    os.environ[settings.LOADED] = loaded()
+    return {settings.SAID: DRIVER, settings.LOADED: os.environ[settings.LOADED]}
 
 
 def _meant(name: str, text: str) -> object:

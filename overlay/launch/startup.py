@@ -101,16 +101,20 @@ def _enable() -> None:
 
 
 def refuse() -> None:
-    """Raise if this worker of Ray was refused at its start, has not been enabled there, or is another.
+    """Raise if this worker of Ray was refused at its start, or has not been enabled there as it should.
 
-    Ray calls it before the first task, in all workers of a strict or pinned job.
+    Ray calls it before the first task, in all workers of a strict or pinned job. If a worker has other code
+    than the driver, it raises in a pinned job, and warns in a strict one.
     """
     if _refusal or not started:
         raise RuntimeError(_refusal or f"overlay is not enabled at the start of {sys.executable}")
-    from overlay.runtime.job_log import other_state
+    from overlay.model import settings
+    from overlay.runtime.job_log import other_code
+    from overlay.runtime.process import here
 
-    if other := other_state():
+    if settings.pin() and (other := other_code()):
         raise RuntimeError(other)
+    here().job_log.compare_with_driver()
 
 
 def _left_to_ray(text: str) -> bool:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: The variable by which a process tells its children who has logged the job's configuration.
 SAID = "OVERLAY_SAID"
+#: The variable by which a Ray driver tells its workers which code it has loaded.
+LOADED = "OVERLAY_LOADED"
 #: The variable by which `overlay.ray` vouches for the workers of a submitted job: Ray takes none twice.
 VOUCHED = "OVERLAY_VOUCHED"
 #: The variables that a user sets. Of those further down, tests set one, and overlay sets the others.
@@ -31,7 +33,7 @@ VARIABLES = (
 PROVE, ALONE, COMPANY = "OVERLAY_PROVE", "alone", "company"
 #: Set for the same process: which run of `overlay prove` it belongs to.
 PROVE_RUN = "OVERLAY_PROVE_RUN"
-_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, VOUCHED, PROVE, PROVE_RUN)
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, LOADED, VOUCHED, PROVE, PROVE_RUN)
 
 #: A value of `OVERLAY_PIN` that begins with this is a digest of so many digits, and not a path.
 DIGEST_PREFIX = "sha256:"

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 QUIET = 300.0
 #: The most characters of the line that says what a job is run with.
 _WIDTH = 160
-#: What a driver tells its workers in `SAID`, before its code and lock: the configuration was logged, what is
-#: in place was not.
+#: What a driver tells its workers in `SAID`: the configuration was logged, what is in place was not.
 DRIVER = "driver"
 #: Said by workers without the word of a driver: one that is patched sends it.
 UNPATCHED_DRIVER = (
@@ -47,12 +46,11 @@ UNPATCHED_DRIVER = (
     "`overlay run`, or with OVERLAY=1 in its environment; or have no worker patched, by OVERLAY=0 in the "
     "env_vars of its runtime_env"
 )
-
-
-#: Separates the parts of what a driver says.
-_AND = "; "
-#: How much of a digest it says.
-_DIGITS = 12
+_OTHER = (
+    "Ray: this worker has other code than the driver of its job: {}. What to do: install the same on every "
+    "node, and start the job anew if that was done since it began; what Ray has installed for `pip` and `uv` "
+    "in a runtime_env stays until `ray stop`"
+)
 
 
 class JobLog:
@@ -74,6 +72,7 @@ class JobLog:
         #: Whether this process still has to say what is in place.
         self._owes = False
         self._watches = False
+        self._compared = False
 
     def note_fork(self) -> None:
         """Note that this process is a fork of one that may have spoken: it owes nothing."""
@@ -85,9 +84,10 @@ class JobLog:
         """Speak at the first module that a patch is for. Never raises: an import calls it."""
         try:
             if is_worker() and not self._is_fork:
-                untold = is_first() and self._speaker() != DRIVER
-                if warning := UNPATCHED_DRIVER if untold else other_state():
-                    log.warning(warning)
+                self.compare_with_driver()
+                told = self._speaker() == DRIVER or os.environ.get(settings.LOADED)
+                if is_first() and not told:
+                    log.warning(UNPATCHED_DRIVER)
             self.say_configuration()
             # Otherwise somebody else speaks: rank 0, or the process that started this one.
             if is_first() and self._speaker() != _name() and log.heard("info"):
@@ -95,6 +95,12 @@ class JobLog:
                 atexit.register(self.say_alone)
         except Exception as error:  # noqa: BLE001 -- a line in a log must not fail an import
             log.warning(f"the configuration of this job cannot be logged: {type(error).__name__}: {error}")
+
+    def compare_with_driver(self) -> None:
+        """Warn once if this worker has not loaded what the driver of its job has."""
+        if not self._compared and (other := other_code()):
+            log.warning(other)
+        self._compared = True
 
     def say_configuration(self) -> None:
         """Log the configuration, at `info` if this process speaks for the job."""
@@ -124,7 +130,7 @@ class JobLog:
         if self._is_fork and rank() is None:
             return _name()  # the parent of this fork speaks, and may not have got there yet
         if self._before is None:  # a Ray driver may have, or the parent that `multiprocessing` knows
-            said = os.environ.get(settings.SAID, "").partition(_AND)[0]
+            said = os.environ.get(settings.SAID, "")
             self._before = said if _is_child() or said == DRIVER else ""
         return self._before
 
@@ -194,46 +200,29 @@ class JobLog:
                 return
 
 
-def word_of_driver() -> str:
-    """Return what a driver tells its workers in `SAID`."""
-    return _AND.join([DRIVER, *(f"{name} {digest}" for name, digest in _state().items())])
+def loaded() -> str:
+    """Return which code this process has loaded, as a driver says it in `LOADED`."""
+    from overlay.source.registry import code_in_use
+
+    return "; ".join(f"{name} {digest[:12]}" for name, digest in code_in_use().items())
 
 
-def other_state() -> str:
-    """Return a sentence if a worker differs from the driver of its job in code or in its lock, else nothing.
+def other_code() -> str:
+    """Return a sentence if this worker has not loaded what the driver of its job has, else nothing.
 
     A node may have been left out of an upgrade. A pack that only one of the two uses was chosen so.
     """
-    told = os.environ.get(settings.SAID, "").split(_AND)[1:]
-    theirs = {name: digest for name, _, digest in (one.rpartition(" ") for one in told)}
-    ours = _state() if theirs else {}
+    said = os.environ.get(settings.LOADED, "")
+    ours, theirs = (
+        {name: digest for name, _, digest in (one.rpartition(" ") for one in text.split("; "))}
+        for text in (loaded() if said else "", said)
+    )
     found = [
         f"{name} (here {ours[name]}, there {digest})"
         for name, digest in theirs.items()
         if ours.get(name, digest) != digest
     ]
-    if not found:
-        return ""
-    return (
-        f"Ray: this worker does not have what the driver of its job has: {', '.join(found)}. What to do: "
-        "have the same on every node; Ray keeps environments of `pip` and `uv` until `ray stop`"
-    )
-
-
-def _state() -> dict[str, str]:
-    """Return the beginning of the digest of all that processes of a job should have in common."""
-    from contextlib import suppress
-
-    from overlay.errors import OverlayError
-    from overlay.records.lock import read
-    from overlay.source.registry import code_in_use
-
-    found = code_in_use()
-    with suppress(OSError, OverlayError):  # what cannot be read is told elsewhere
-        pin = settings.pin()
-        if pin and not pin.startswith(settings.DIGEST_PREFIX):
-            found["the lock"] = read(pin)["digest"]
-    return {name: digest[:_DIGITS] for name, digest in found.items()}
+    return _OTHER.format(", ".join(found)) if found else ""
 
 
 def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> str:

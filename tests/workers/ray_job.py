@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 #: What a worker has on a node that was left out of an upgrade.
-OTHER = {"env_vars": {"OVERLAY_SAID": "driver; overlay 0123456789ab; pack gone 0123456789ab"}}
+OTHER = {"env_vars": {"OVERLAY_LOADED": "overlay 0123456789ab; pack gone 0123456789ab"}}
 
 
 def probe() -> dict[str, Any]:
@@ -253,19 +256,30 @@ def unreadable() -> dict[str, Any]:
 
 
 def upgraded() -> dict[str, Any]:
-    """Ask a task of a strict job that hears of a driver with other code than its own."""
+    """Ask a task that hears of a driver with other code than its own, in a strict job and in a pinned one."""
     import ray
 
     import overlay
 
     overlay.enable("acme/*", strict=True)
     ray.init()
-    like, other = (ray.remote(probe).options(max_retries=0, runtime_env=env) for env in (None, OTHER))
-    found = {"alike": ray.get(like.remote(), timeout=120), "other": ""}
+    other = ray.remote(lambda: "ran").options(max_retries=0, runtime_env=OTHER)
+    found = {"strict": ray.get(other.remote(), timeout=120)}
+    ray.shutdown()
+    overlay.disable()
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["lock", "--patches", "acme/*", "--file", f"{folder}/overlay.lock"]
+        subprocess.run([sys.executable, "-m", "overlay", *words], check=True, stdout=subprocess.DEVNULL)
+        lock = json.loads(Path(folder, "overlay.lock").read_text(encoding="utf-8"))
+    os.environ["OVERLAY_PIN"] = f"sha256:{lock['digest']}"
+    overlay.enable("acme/*")
+    ray.init()
+    alike = ray.remote(lambda: "ran")
+    found["alike"] = ray.get(alike.remote(), timeout=120)
     try:
-        ray.get(other.remote(), timeout=120)
+        found["pinned"] = ray.get(other.remote(), timeout=120)
     except ray.exceptions.RayError as error:
-        found["other"] = type(error).__name__
+        found["pinned"] = type(error).__name__
     time.sleep(3)  # until what Ray says of it has come here
     return found
 

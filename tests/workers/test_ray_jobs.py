@@ -19,7 +19,7 @@ import overlay.ray
 from overlay.errors import WorkersError
 from overlay.launch import ray_jobs, startup, workers
 from overlay.model import rank as ranks
-from overlay.runtime.job_log import JobLog, word_of_driver
+from overlay.runtime.job_log import JobLog, loaded
 
 PATCH = "acme/fakeup.scale"
 COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.agreement", "verl.known-defects")
@@ -36,7 +36,12 @@ UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
 ENVIRONMENT = {"OVERLAY": "1", "OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": PATCH}
 
 #: What a worker is told: that it is armed, and that what the job is run with was said.
-TOLD = {"OVERLAY": "1", "OVERLAY_SAID": word_of_driver(), **dict.fromkeys(ray_jobs._DECIDING, "")}
+TOLD = {
+    "OVERLAY": "1",
+    "OVERLAY_SAID": "driver",
+    "OVERLAY_LOADED": loaded(),
+    **dict.fromkeys(ray_jobs._DECIDING, ""),
+}
 
 
 @pytest.fixture(scope="module")
@@ -163,12 +168,16 @@ def test_a_lock_that_workers_cannot_read_fails_what_is_asked_of_them(cluster: Cl
     assert reason in done.stdout + done.stderr
 
 
-def test_a_strict_worker_with_other_code_than_its_driver_does_not_work(cluster: Cluster) -> None:
+def test_a_worker_with_other_code_than_its_driver_says_so_and_a_pinned_one_does_not_work(
+    cluster: Cluster,
+) -> None:
+    """Also one that imports nothing that is patched by what it has, as on a node left out of an upgrade."""
     found, done = cluster.job("upgraded")
-    assert found["alike"]["value"] == int(PATCHED)
-    assert found["other"] == "WorkerCrashedError"
-    reason = "this worker does not have what the driver of its job has: overlay (here "
-    assert reason in done.stdout + done.stderr
+    assert found == {"strict": "ran", "alike": "ran", "pinned": "WorkerCrashedError"}
+    reason = "this worker has other code than the driver of its job: overlay (here "
+    printed = done.stdout + done.stderr
+    assert f"overlay: Ray: {reason}" in printed
+    assert f"RuntimeError: Ray: {reason}" in printed
 
 
 def test_a_strict_job_trains_nothing_on_a_cluster_whose_python_has_no_overlay(
@@ -292,8 +301,10 @@ class FakeRay:
         config.JobConfig = JobConfig
         for module in (self.worker, config):
             monkeypatch.setitem(sys.modules, module.__name__, module)
-        for name in [name for name in os.environ if name.startswith("OVERLAY")]:
-            monkeypatch.delenv(name)
+        for name in {*os.environ, "OVERLAY_SAID", "OVERLAY_LOADED"}:
+            if name.startswith("OVERLAY"):
+                monkeypatch.setenv(name, "")  # so that it goes afterwards
+                monkeypatch.delenv(name)
         for module in (ray_jobs, workers):
             monkeypatch.setattr(module, "here", lambda: self)
         monkeypatch.setattr(startup, "started", True)
@@ -366,8 +377,9 @@ def test_rays_own_agent_speaks_for_no_job(fake: FakeRay, capsys: pytest.CaptureF
     fake.worker.connect("node", mode=0, job_config=JobConfig(None), namespace="_ray_internal_dashboard")
     assert fake.sent[-1].runtime_env == {"env_vars": {"OVERLAY": "1"}}
     assert capsys.readouterr().err == ""
-    assert "OVERLAY_SAID" not in os.environ
+    assert not {"OVERLAY_SAID", "OVERLAY_LOADED"}.intersection(os.environ)
     assert fake.start(None) == {"env_vars": TOLD}
+    assert os.environ["OVERLAY_LOADED"] == loaded()  # for who hands on an environment to workers
     assert "overlay: configuration: " in capsys.readouterr().err
 
 

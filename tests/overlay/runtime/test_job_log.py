@@ -14,10 +14,9 @@ from fake_upstream import Upstream, forget, tables
 
 from overlay import log
 from overlay.model import settings
-from overlay.records import lock
 from overlay.runtime import job_log
 from overlay.runtime.engine import Engine
-from overlay.runtime.job_log import DRIVER, JobLog, introduction, word_of_driver
+from overlay.runtime.job_log import DRIVER, JobLog, introduction
 from overlay.source import registry
 
 INTRODUCED = "overlay: configuration: what it is run with"
@@ -36,7 +35,7 @@ class Job:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.set, self.unset = monkeypatch.setenv, monkeypatch.delenv
         self._capsys, self._patch = capsys, monkeypatch
-        for name in (settings.SAID, "RANK", "LOCAL_RANK", "SLURM_PROCID", "WORLD_SIZE"):
+        for name in (settings.SAID, settings.LOADED, "RANK", "LOCAL_RANK", "SLURM_PROCID", "WORLD_SIZE"):
             monkeypatch.setenv(name, "")
             monkeypatch.delenv(name)
         log.set_level("info")
@@ -110,9 +109,10 @@ def test_who_says_what(job: Job, environ: dict[str, str], said: list[str]) -> No
         ({"RANK": "0"}, True),
         ({"RANK": "1"}, False),
         ({settings.SAID: DRIVER}, False),
+        ({settings.SAID: "process", settings.LOADED: "overlay -"}, False),
         ({"program": "train.py"}, False),
     ],
-    ids=["no rank", "rank 0", "rank 1", "told by its driver", "no worker"],
+    ids=["no rank", "rank 0", "rank 1", "told by its driver", "given its environment", "no worker"],
 )
 def test_a_patched_worker_says_that_its_driver_is_not(
     job: Job, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], warned: bool
@@ -131,31 +131,29 @@ def test_a_patched_worker_says_that_its_driver_is_not(
     assert job_log.UNPATCHED_DRIVER not in " ".join(job.said())
 
 
-def test_a_worker_that_has_something_else_than_its_driver_says_so(
+def test_a_worker_with_other_code_than_its_driver_says_so_once(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node may have been left out of an upgrade, of overlay or of a pack."""
     monkeypatch.setattr(sys, "orig_argv", ["python", "/ray/default_worker.py"])
     here = {"overlay": "a" * 64, "pack acme": "b" * 64, "pack of its own": "c" * 64}
     monkeypatch.setattr(registry, "code_in_use", here.copy)
-    monkeypatch.setattr(lock, "read", lambda _: {"digest": "f" * 64})
-    job.set("OVERLAY_PIN", "overlay.lock")
-    job.set(settings.SAID, word_of_driver())
-    job.process().first_module()
-    assert job.said() == []
-    a, b, c, d = ("abcd"[n] * 12 for n in range(4))
-    for rank, theirs in (("0", f"pack acme {d}; pack gone {c}"), ("1", f"the lock {d}")):
+    for rank, told, differs in (
+        ("0", job_log.loaded(), False),
+        ("1", job_log.loaded(), False),
+        ("1", "", False),
+        ("1", "of something else; ", False),
+        ("1", f"overlay {'a' * 12}; pack acme {'d' * 12}; pack of the driver {'e' * 12}", True),
+    ):
         job.set("RANK", rank)
-        job.set(settings.SAID, f"driver; overlay {a}; {theirs}")
-        job.process().first_module()
-        (said,) = job.said()
-        state = (
-            f"the lock (here {'f' * 12}, there {d})" if rank == "1" else f"pack acme (here {b}, there {d})"
-        )
-        assert f"does not have what the driver of its job has: {state}. What to do: have the same" in said
-    job.set(settings.SAID, "driver; of something else")
-    job.process().first_module()
-    assert job.said() == []
+        job.set(settings.LOADED, told)
+        one = job.process()
+        one.first_module()
+        one.compare_with_driver()
+        said = [line for line in job.said() if "Ray:" in line]
+        what = f"pack acme (here {'b' * 12}, there {'d' * 12})."
+        begin = f"overlay: Ray: this worker has other code than the driver of its job: {what} What to do: "
+        assert [line[: len(begin)] for line in said] == [begin] * differs
 
 
 def test_a_rank_that_multiprocessing_starts_speaks_for_itself(job: Job) -> None:
