@@ -203,6 +203,8 @@ def _folders() -> list[str]:
     return [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
 
 
+_PLAN = "overlay plan # what is decided, patch by patch"
+
 #: What a check comes to: all is well, something is wrong, and there is nothing to say about it here.
 YES, NO, NONE = "yes", "no", "-"
 
@@ -248,10 +250,9 @@ def examine(engine: Engine) -> Checkup:
     checks = (*own, *_pythons(settled=settled), _upstreams(engine, projects))
     todo = dict.fromkeys(check.todo for check in checks if check.todo)
     armed = all(check.answer != NO for check in checks)
-    plan = ("overlay plan # what is decided, patch by patch",) * armed
-    python = sys.executable
+    todo |= dict.fromkeys([_PLAN] * armed)
     return Checkup(
-        armed=armed, checks=checks, package=PACKAGE, python=python, projects=projects, todo=(*todo, *plan)
+        armed=armed, checks=checks, package=PACKAGE, python=sys.executable, projects=projects, todo=(*todo,)
     )
 
 
@@ -343,8 +344,9 @@ def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:
         if one.project in wanted and one.version:
             places.setdefault(one.where, []).append(f"{one.project} {one.version}")
     asked: list[Verdict] = []
+    is_strict = False
     with suppress(OverlayError):  # which another check names
-        plan = engine.plan()
+        is_strict, plan = settings.strict(), engine.plan()
         own = {*plan.selection}.difference(plan.companions)
         asked = [one for one in plan.verdicts if one.patch in own]
     if not places or (asked and all(one.verdict == "not-installed" for one in asked)):
@@ -355,5 +357,5 @@ def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:
     if not loud:
         return _check("upstreams", YES, found)
     what = f"{found}; {counted(len(loud), 'selected patch')} cannot be applied: {listed(loud, 3)}"
-    answer = YES if any(one.verdict == "apply" for one in asked) else NO
-    return _check("upstreams", answer, what, "overlay plan # why patches cannot be applied")
+    stops = is_strict or not any(one.verdict == "apply" for one in asked)
+    return _check("upstreams", NO if stops else YES, what, _PLAN)

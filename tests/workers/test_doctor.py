@@ -83,7 +83,14 @@ def test_a_selection_without_a_patch_that_can_be_applied_is_in_the_way(
     found = worksite.read_failing("doctor", **given, OVERLAY_PATCHES="acme/fakeup.scale")
     assert checks(found)["upstreams"]["answer"] == "no"
     assert "1 selected patch cannot be applied: acme/fakeup.scale" in checks(found)["upstreams"]["found"]
-    assert found["todo"] == ["overlay plan # why patches cannot be applied"]
+    assert found["todo"] == ["overlay plan # what is decided, patch by patch"]
+    # In strict mode one that cannot be applied stops a job; else those that can be are.
+    both = {**given, "OVERLAY_PATCHES": "acme/fakeup.scale,verl.fast-partitioner"}
+    found = worksite.read("doctor", **both)
+    assert "1 selected patch cannot be applied" in checks(found)["upstreams"]["found"]
+    assert found["todo"] == ["overlay plan # what is decided, patch by patch"]
+    found = worksite.read_failing("doctor", **both, OVERLAY_STRICT="1")
+    assert checks(found)["upstreams"]["answer"] == "no"
     del given["PYTHONPATH"]
     found = worksite.read("doctor", **given, OVERLAY_PATCHES="miles.loss-memory")
     assert checks(found)["upstreams"]["found"].startswith("none that a selected patch is for, on the path")

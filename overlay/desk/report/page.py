@@ -286,7 +286,7 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
     path: str = arguments.output or ""
     job = read(arguments.job) if arguments.job else None
     if not path:
-        if job is None:
+        if job is None or arguments.audit:
             raise ReportError("name a file for the page (-o FILE), or the folder of a job's ledgers")
         show(arguments, job.to_dict(), job.table)
         return EXIT_OK

@@ -121,6 +121,13 @@ def test_the_next_command_is_of_use(
     assert ("active: no, copies 2" in text) == ("copies" in wrong)
 
 
+def test_companions_alone_are_no_selected_patch(upstream: Upstream, look: Look) -> None:
+    companion = upstream.patch().replace(companion=True, without="ranks are not compared")
+    text = look(companion)
+    assert "no selected patch applies" in text
+    assert text.endswith("overlay audit\n")
+
+
 def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None:
     projects = {target.project.name for patch in load_patches().values() for target in patch.targets}
     assert environment().STARTED.keys() == projects

@@ -342,6 +342,7 @@ def test_without_a_job_the_page_is_on_what_is_installed(
 def test_what_waits_is_only_listed(tmp_path: Path) -> None:
     site = unknown_verl(tmp_path / "site")
     folder = str(made.job(tmp_path / "job", made.status(site)))
+    assert cli.main(["report", folder, "--audit", str(site)]) == 2  # without a page there is no place for it
     # The installation itself knows that it is not there.
     for word, more in (("waiting", ()), ("not-installed", ("--audit", str(site)))):
         text = made.page(tmp_path, folder, *more)
