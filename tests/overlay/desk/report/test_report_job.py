@@ -73,6 +73,24 @@ def test_what_one_process_alone_knows_is_said_for_all(tmp_path: Path) -> None:
             assert sum(known) == sum(one["verdict"] is not None for one in trainer["patches"])
 
 
+def test_a_patch_is_applied_if_each_of_its_sites_is_in_one_process_or_another(tmp_path: Path) -> None:
+    one = made.status(unknown_verl(tmp_path / "site"))
+    other, third = deepcopy(one), deepcopy(one)
+    for status, states in ((one, "applied waiting"), (other, "waiting applied"), (third, "waiting waiting")):
+        places = [
+            {"site": f"m:{name}", "project": "verl", "state": state}
+            for name, state in zip("fg", states.split(), strict=True)
+        ]
+        made.patch_of(status, ID).update(state="waiting", reason="", sites=places)
+    for statuses, state in (
+        ((third, one), "waiting"),
+        ((one, other), "applied"),
+        ((other, third, one), "applied"),
+    ):
+        (group,) = read(tmp_path, *statuses).groups
+        assert made.patch_of(group.status.to_dict(), ID)["state"] == state
+
+
 @pytest.mark.parametrize(
     ("change", "fact", "said"),
     [
