@@ -333,11 +333,11 @@ def _announced() -> dict[str, str]:
     """Log the configuration of this job, and return the variables that tell its workers of it."""
     try:
         here().job_log.say_configuration()
+        # Some hand on their environment to each worker, as NeMo-RL does.
+        os.environ[settings.LOADED] = loaded()
     except Exception as error:  # noqa: BLE001 -- a line in a log must not fail a job
         log.warning(f"Ray: the configuration of this job cannot be logged: {type(error).__name__}: {error}")
         return {}
-    # Some hand on their environment to each worker, as NeMo-RL does.
-    os.environ[settings.LOADED] = loaded()
     return {settings.SAID: DRIVER, settings.LOADED: os.environ[settings.LOADED]}
 
 
