@@ -61,7 +61,7 @@ class PatchStatus(Record):
     @property
     def was_whole(self) -> bool:
         """Whether it is in place, or was until `disable()`, which gives what was incomplete a reason."""
-        return self.state == "applied" or (self.state == "reverted" and not self.reason)
+        return self.state == "applied" or self.has_begun or (self.state == "reverted" and not self.reason)
 
     @property
     def lack(self) -> str:

@@ -302,20 +302,14 @@ def _compared(job: Job, ledgers: Sequence[str], statuses: Mapping[str, Status]) 
 def _joined(alike: Sequence[Status]) -> Status:
     """Return the ledger of processes that say the same: of each patch, what the one says that knows most.
 
-    Each process may have imported other modules, and a patch waits in all others. It is applied if each of
-    its sites is, in one process or another.
+    Each process may have imported other modules, and a patch waits in all others. Here it is applied if it is
+    in place in some of its modules: a job need not import the others.
     """
     patches: dict[str, PatchStatus] = {}
-    waits: dict[str, bool] = {}
     for one in (patch for status in alike for patch in status.patches):
         patches[one.patch] = max(patches.get(one.patch, one), one, key=_known)
-        for site in one.sites:
-            key = f"{one.patch} {site.site}"
-            waits[key] = waits.get(key, True) and site.state != "applied"
-    for name, one in patches.items():
-        if one.has_begun and not any(waits[f"{name} {site.site}"] for site in one.sites):
-            patches[name] = one.replace(state="applied")
-    return alike[0].replace(patches=tuple(patches.values()))
+    found = [one.replace(state="applied") if one.has_begun else one for one in patches.values()]
+    return alike[0].replace(patches=tuple(found))
 
 
 def _known(patch: PatchStatus) -> tuple[bool, int, bool]:

@@ -196,7 +196,7 @@ def _named(names: Sequence[str], most: int = 4) -> str:
 
 #: The meaning of each outcome that asks nothing of a reader: the page only lists the ids of its patches.
 LISTED = {
-    "waiting": "one of the modules that each is for was never imported; in those that were, it is in place",
+    "waiting": "none of the modules that each is for was imported",
     "opt-in": "they apply here if somebody names them, as in OVERLAY_PATCHES=all,ID",
     "not-needed": "what is installed does not have the defect, or another patch fixes it",
     "not-installed": "their project is not there",
