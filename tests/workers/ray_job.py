@@ -263,8 +263,9 @@ def upgraded() -> dict[str, Any]:
 
     overlay.enable("acme/*", strict=True)
     ray.init()
+    heard = hears("overlay: Ray: this worker has other code")
     other = ray.remote(lambda: "ran").options(max_retries=0, runtime_env=OTHER)
-    found = {"strict": ray.get(other.remote(), timeout=120)}
+    found = {"strict": ray.get(other.remote(), timeout=120), "warned": heard.wait(60)}
     ray.shutdown()
     overlay.disable()
     with tempfile.TemporaryDirectory() as folder:
@@ -274,13 +275,14 @@ def upgraded() -> dict[str, Any]:
     os.environ["OVERLAY_PIN"] = f"sha256:{lock['digest']}"
     overlay.enable("acme/*")
     ray.init()
+    heard = hears("RuntimeError: Ray: this worker has other code")
     alike = ray.remote(lambda: "ran")
     found["alike"] = ray.get(alike.remote(), timeout=120)
     try:
         found["pinned"] = ray.get(other.remote(), timeout=120)
     except ray.exceptions.RayError as error:
         found["pinned"] = type(error).__name__
-    time.sleep(3)  # until what Ray says of it has come here
+    found["told"] = heard.wait(60)
     return found
 
 
