@@ -275,14 +275,11 @@ def upgraded() -> dict[str, Any]:
     os.environ["OVERLAY_PIN"] = f"sha256:{lock['digest']}"
     overlay.enable("acme/*")
     ray.init()
-    heard = hears("RuntimeError: Ray: this worker has other code")
-    alike = ray.remote(lambda: "ran")
-    found["alike"] = ray.get(alike.remote(), timeout=120)
+    found["alike"] = ray.get(ray.remote(lambda: "ran").remote(), timeout=120)
     try:
-        found["pinned"] = ray.get(other.remote(), timeout=120)
+        ray.get(ray.remote(Probe).options(runtime_env=OTHER).remote().probe.remote(), timeout=120)
     except ray.exceptions.RayError as error:
-        found["pinned"] = type(error).__name__
-    found["told"] = heard.wait(60)
+        found["pinned"] = [type(error).__name__, str(error)]
     return found
 
 
