@@ -18,7 +18,7 @@ from overlay.errors import WorkersError
 from overlay.launch.workers import NOT_ENABLED, Interception, armed_at_start, submitted, variables
 from overlay.model import settings
 from overlay.model.rank import note_driver
-from overlay.runtime.job_log import DRIVER, loaded
+from overlay.runtime.job_log import DRIVER
 from overlay.runtime.process import here
 
 TYPE_CHECKING = False
@@ -322,7 +322,7 @@ def _require() -> None:
         if "UV_RUN_RECURSION_DEPTH" in os.environ:
             way_out += "; `uv run` takes it from pyproject.toml: see `uv add`"
         if "runtime_resources" in sys.executable:  # Ray made it for `pip` or `uv`, and keeps it
-            way_out = "if it is in the cluster's Python by now, `ray stop` and `ray start`"
+            way_out = "install it in the cluster's Python, and restart Ray, which reuses this environment"
         what = f"{sys.executable} has no overlay, and the job is strict or pinned"
         raise RuntimeError(f"{what}: {way_out}") from None
     startup.refuse()
@@ -333,6 +333,8 @@ _require.__module__ = "__main__"  # so that Ray does
 
 def _announced() -> dict[str, str]:
     """Log the configuration of this job, and return the variables that tell its workers of it."""
+    from overlay.runtime.driver import loaded
+
     try:
         here().job_log.say_configuration()
         # Some hand on their environment to each worker, as NeMo-RL does.

@@ -109,11 +109,11 @@ def refuse() -> None:
     if _refusal or not started:
         raise RuntimeError(_refusal or f"overlay is not enabled at the start of {sys.executable}")
     from overlay.model import settings
-    from overlay.runtime.job_log import other_code
+    from overlay.runtime.driver import difference
     from overlay.runtime.process import here
 
-    if settings.pin() and (other := other_code()):
-        raise RuntimeError(other)
+    if settings.pin() and (text := difference()):
+        raise RuntimeError(text)
     here().job_log.compare_with_driver()
 
 

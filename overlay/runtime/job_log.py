@@ -39,18 +39,6 @@ QUIET = 300.0
 _WIDTH = 160
 #: What a driver tells its workers in `SAID`: the configuration was logged, what is in place was not.
 DRIVER = "driver"
-#: Said by workers without the word of a driver: one that is patched sends it.
-UNPATCHED_DRIVER = (
-    "Ray: this worker is patched, but the driver of its job does not seem to be: classes that Ray "
-    "pickles by value, such as those of the script, are upstream's. What to do: start the driver with "
-    "`overlay run`, or with OVERLAY=1 in its environment; or have no worker patched, by OVERLAY=0 in the "
-    "env_vars of its runtime_env"
-)
-_OTHER = (
-    "Ray: this worker has other code than the driver of its job: {}. What to do: install the same on every "
-    "node, and start the job anew if that was done since it began; what Ray has installed for `pip` and `uv` "
-    "in a runtime_env stays until `ray stop`"
-)
 
 
 class JobLog:
@@ -87,7 +75,9 @@ class JobLog:
                 self.compare_with_driver()
                 told = self._speaker() == DRIVER or os.environ.get(settings.LOADED)
                 if is_first() and not told:
-                    log.warning(UNPATCHED_DRIVER)
+                    from overlay.runtime.driver import UNPATCHED
+
+                    log.warning(UNPATCHED)
             self.say_configuration()
             # Otherwise somebody else speaks: rank 0, or the process that started this one.
             if is_first() and self._speaker() != _name() and log.heard("info"):
@@ -97,9 +87,11 @@ class JobLog:
             log.warning(f"the configuration of this job cannot be logged: {type(error).__name__}: {error}")
 
     def compare_with_driver(self) -> None:
-        """Warn once if this worker has not loaded what the driver of its job has."""
-        if not self._compared and (other := other_code()):
-            log.warning(other)
+        """Warn once if this worker of Ray has loaded other code than the driver of its job."""
+        from overlay.runtime.driver import difference
+
+        if not self._compared and (text := difference()):
+            log.warning(text)
         self._compared = True
 
     def say_configuration(self) -> None:
@@ -198,31 +190,6 @@ class JobLog:
             except Exception as error:  # noqa: BLE001 -- what it cannot tell now it cannot tell later
                 log.warning(f"what is applied here cannot be told: {type(error).__name__}: {error}")
                 return
-
-
-def loaded() -> str:
-    """Return which code this process has loaded, as a driver says it in `LOADED`."""
-    from overlay.source.registry import code_in_use
-
-    return "; ".join(f"{name} {digest[:12]}" for name, digest in code_in_use().items())
-
-
-def other_code() -> str:
-    """Return a sentence if this worker has not loaded what the driver of its job has, else nothing.
-
-    A node may have been left out of an upgrade. A pack that only one of the two uses was chosen so.
-    """
-    said = os.environ.get(settings.LOADED, "")
-    ours, theirs = (
-        {name: digest for name, _, digest in (one.rpartition(" ") for one in text.split("; "))}
-        for text in (loaded() if said else "", said)
-    )
-    found = [
-        f"{name} (here {ours[name]}, there {digest})"
-        for name, digest in theirs.items()
-        if ours.get(name, digest) != digest
-    ]
-    return _OTHER.format(", ".join(found)) if found else ""
 
 
 def introduction(lock: Lock, selected: int, *, strict: bool, pinned: bool) -> str:

@@ -263,7 +263,7 @@ def upgraded() -> dict[str, Any]:
 
     overlay.enable("acme/*", strict=True)
     ray.init()
-    heard = hears("overlay: Ray: this worker has other code")
+    heard = hears("overlay: Ray: this worker runs different code")
     other = ray.remote(lambda: "ran").options(max_retries=0, runtime_env=OTHER)
     found = {"strict": ray.get(other.remote(), timeout=120), "warned": heard.wait(60)}
     ray.shutdown()

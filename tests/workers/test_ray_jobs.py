@@ -19,7 +19,8 @@ import overlay.ray
 from overlay.errors import WorkersError
 from overlay.launch import ray_jobs, startup, workers
 from overlay.model import rank as ranks
-from overlay.runtime.job_log import JobLog, loaded
+from overlay.runtime.driver import loaded
+from overlay.runtime.job_log import JobLog
 
 PATCH = "acme/fakeup.scale"
 COMPANIONS = ("megatron.agreement", "megatron.known-defects", "verl.agreement", "verl.known-defects")
@@ -175,7 +176,7 @@ def test_a_worker_with_other_code_than_its_driver_says_so_and_a_pinned_one_does_
     found, _ = cluster.job("upgraded")
     assert (found["strict"], found["warned"]) == ("ran", True)
     assert (found["alike"], found["pinned"][0]) == ("ran", "ActorDiedError")
-    assert "this worker has other code than the driver of its job: overlay (here " in found["pinned"][1]
+    assert "this worker runs different code from the driver of its job: overlay (here " in found["pinned"][1]
 
 
 def test_a_strict_job_trains_nothing_on_a_cluster_whose_python_has_no_overlay(
@@ -413,6 +414,24 @@ def test_another_python_is_heard_of(
     fake.start(overlay.ray.runtime_env(env))
     monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
     fake.start({"py_executable": "uv run --with x"})
+
+
+@pytest.mark.parametrize(
+    ("python", "way_out"),
+    [
+        ("/usr/bin/python3", "install it there, or start what runs there with OVERLAY=0"),
+        ("/ray/s/runtime_resources/pip/1f/virtualenv/bin/python", "restart Ray, which reuses"),
+    ],
+)
+def test_what_helps_where_a_strict_job_finds_no_overlay(
+    monkeypatch: pytest.MonkeyPatch, python: str, way_out: str
+) -> None:
+    monkeypatch.setenv("OVERLAY", "1")
+    monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
+    monkeypatch.setattr(sys, "executable", python)
+    monkeypatch.setitem(sys.modules, "overlay.launch.startup", None)
+    with pytest.raises(RuntimeError, match=f"{python} has no overlay, .*{way_out}"):
+        ray_jobs._require()
 
 
 @pytest.mark.parametrize("named", ["", "command", "project", "comment"])

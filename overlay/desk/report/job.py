@@ -207,9 +207,9 @@ def read(folder: str) -> Job:
             worlds.setdefault(one.world or 0, Counter())[one.rank] += 1
     missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
     fewer = {rank for ranks in worlds.values() for rank in ranks if ranks[rank] < max(ranks.values())}
-    told = [one for status in statuses.values() for one in status.met]
-    told.sort(key=lambda one: one.state != "mended")  # what is open in one process is
-    met = [*{one.defect: one for one in told}.values()]
+    found_met = [one for status in statuses.values() for one in status.met]
+    found_met.sort(key=lambda one: one.state != "mended")  # what is open in one process is
+    met = [*{one.defect: one for one in found_met}.values()]
     met.sort(key=lambda one: (one.state == "mended", [*HARMS].index(one.harm), one.defect))
     job = Job(
         names=tuple(_names(found)),

@@ -14,10 +14,9 @@ from fake_upstream import Upstream, forget, tables
 
 from overlay import log
 from overlay.model import settings
-from overlay.runtime import job_log
+from overlay.runtime import driver, job_log
 from overlay.runtime.engine import Engine
 from overlay.runtime.job_log import DRIVER, JobLog, introduction
-from overlay.source import registry
 
 INTRODUCED = "overlay: configuration: what it is run with"
 ALONE = "this process: 1 applied"
@@ -124,11 +123,11 @@ def test_a_patched_worker_says_that_its_driver_is_not(
     monkeypatch.setattr(sys, "orig_argv", ["python", program])
     one = job.process()
     one.first_module()
-    assert (job_log.UNPATCHED_DRIVER in " ".join(job.said())) is warned
+    assert (driver.UNPATCHED in " ".join(job.said())) is warned
     one.note_fork()
     log.set_level("info")
     one.first_module()
-    assert job_log.UNPATCHED_DRIVER not in " ".join(job.said())
+    assert driver.UNPATCHED not in " ".join(job.said())
 
 
 def test_a_worker_with_other_code_than_its_driver_says_so_once(
@@ -137,10 +136,10 @@ def test_a_worker_with_other_code_than_its_driver_says_so_once(
     """A node may have been left out of an upgrade, of overlay or of a pack."""
     monkeypatch.setattr(sys, "orig_argv", ["python", "/ray/default_worker.py"])
     here = {"overlay": "a" * 64, "pack acme": "b" * 64, "pack of its own": "c" * 64}
-    monkeypatch.setattr(registry, "code_in_use", here.copy)
+    monkeypatch.setattr(driver, "code_in_use", here.copy)
     for rank, told, differs in (
-        ("0", job_log.loaded(), False),
-        ("1", job_log.loaded(), False),
+        ("0", driver.loaded(), False),
+        ("1", driver.loaded(), False),
         ("1", "", False),
         ("1", "of something else; ", False),
         ("1", f"overlay {'a' * 12}; pack acme {'d' * 12}; pack of the driver {'e' * 12}", True),
@@ -152,7 +151,9 @@ def test_a_worker_with_other_code_than_its_driver_says_so_once(
         one.compare_with_driver()
         said = [line for line in job.said() if "Ray:" in line]
         what = f"pack acme (here {'b' * 12}, there {'d' * 12})."
-        begin = f"overlay: Ray: this worker has other code than the driver of its job: {what} What to do: "
+        begin = (
+            f"overlay: Ray: this worker runs different code from the driver of its job: {what} What to do: "
+        )
         assert [line[: len(begin)] for line in said] == [begin] * differs
 
 
