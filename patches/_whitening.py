@@ -19,22 +19,21 @@ if TYPE_CHECKING:
 def effect_of(place: str) -> Any:
     """Return what a patch of an upstream counts; `place` is as for `effect`."""
     says = "of them, those in which this rank had no token, so that the others would have waited for it"
-    return effect(place, "normalisation", Figure(name="empty", says=says), did="took over all ranks")
+    figure = Figure(name="empty", says=says)
+    return effect(place, "normalisation", figure, did="took over all ranks, in float64,", always=True)
 
 
 def over_all(
     original: Callable[..., Any],
     module: ModuleType,
     all_reduce: Callable[[Any], None],
-    sharing: Callable[[], int],
     counted: Any,
 ) -> Callable[..., Any]:
     """Return what runs an upstream's function so that its own whitening asks all ranks.
 
     It keeps its name in `module`: a user's hook that whitens over another group gets the upstream's. Where
     other ranks have normalised and this one has not, as it has no token, it enters the collective behind the
-    function. `all_reduce` is as for `whitened`. `sharing` returns how many ranks share a sequence: with one
-    the upstream itself asks all ranks.
+    function. `all_reduce` is as for `whitened`.
     """
 
     def run(call: Callable[[Any], Any], normalised: Callable[[], list[Any] | None]) -> Any:
@@ -52,8 +51,7 @@ def over_all(
             """Return the values whitened. The group is ignored: it is the one without context parallelism."""
             nonlocal entered
             entered = True
-            counted.calls += 1
-            counted.changed += sharing() > 1
+            counted.changed += 1
             return whitened(values, mask, all_reduce, shift_mean=shift_mean, epsilon=epsilon)
 
         result = call(rebound(original, module, distributed_masked_whiten=distributed_masked_whiten))

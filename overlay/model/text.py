@@ -14,9 +14,13 @@ WIDTH = 80
 _LEAST = 24
 
 
-def plural(word: str) -> str:
-    """Return the plural of a word, or of a phrase that ends in its noun."""
-    return f"{word}es" if word.endswith(("ch", "sh", "s", "x")) else f"{word}s"
+def plural(phrase: str) -> str:
+    """Return the plural of a phrase, of which the noun comes last, or before `of`, `in` or `that`."""
+    for word in (" of ", " in ", " that "):
+        noun, found, rest = phrase.partition(word)
+        if found:
+            return f"{plural(noun)}{found}{rest}"
+    return f"{phrase}es" if phrase.endswith(("ch", "sh", "s", "x")) else f"{phrase}s"
 
 
 def counted(count: int, word: str) -> str:

@@ -94,11 +94,12 @@ def statement_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status) 
         if patch["verdict"] != "apply":
             sites = [finding.site for target in verdict.targets for finding in target.findings]
             files = [tree.file(site.partition(":")[0]) for site in sites[:1]]
-            notes[name] = f"{patch['verdict']}: {', '.join([verdict.where(), *files])}"
+            notes[name] = f"{patch['verdict']}: {', '.join(filter(None, [verdict.where(), *files]))}"
             continue
         found = [target for target in patch["target"] if target["verdict"] == "apply"]
         variants = ", ".join(f"{target['project']} {target['variant']}" for target in found)
-        facts[name] = f"in force for {variants}"
+        facts[name] = f"in force, variant {variants}"
+        notes[name] = ", ".join(f"{target['project']} {target['version']}" for target in found)
         for target in found:
             for site, digest in target["sites"].items():
                 facts[f"{name}{locks.SOURCE_OF}{site}"] = digest

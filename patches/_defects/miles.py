@@ -58,7 +58,6 @@ DEFECTS = (
             beyond("advantages are far from 0, as with rewards in the thousands"),
         ),
         patch="miles.whiten-over-cp",
-        only=("0.0.2",),
     ),
     _silent(
         id="miles.masked-kl-in-returns",

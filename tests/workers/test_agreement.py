@@ -76,7 +76,7 @@ def test_ranks_that_are_alike_agree(ranks: list[Any]) -> None:
 def test_a_rank_with_other_patches_is_named_on_every_rank(ranks: list[Any]) -> None:
     heading, name, ours, theirs, *_ = lines(said(ranks, "changed"))
     assert (heading, name) == ("the ranks do not run the same:", "acme/fakeup.scale")
-    assert ours == "rank 0 in force for fakeup 1"
+    assert ours == "rank 0 in force, variant fakeup 1 (fakeup 1.2.0)"
     assert theirs == "rank 3 absent"
     assert said(ranks, "changed back") == ""
 
@@ -91,7 +91,7 @@ def test_a_rank_on_which_overlay_is_disabled_is_named(ranks: list[Any]) -> None:
 def test_a_rank_with_another_source_is_named_with_version_and_file(ranks: list[Any], other: Path) -> None:
     heading, name, ours, theirs = lines(said(ranks, "armed"))
     assert (heading, name) == ("the ranks do not run the same:", "acme/fakeup.scale")
-    assert ours.startswith("ranks 0,3 in force for ")
+    assert ours.startswith("ranks 0,3 in force, variant fakeup 1 (fakeup 1.")
     assert theirs == f"rank 1 absent (unknown-source: fakeup 1.3.0, {other}/fakeup/core.py)"
 
 

@@ -25,7 +25,7 @@ def make_normalize(original: Any, module: Any) -> Any:
         for group in module.get_parallel_state().effective_dp_cp.groups_inner_to_outer:
             GeneralPGUtil.create(group).all_reduce(sums, group, op=ReduceOp.SUM)
 
-    run = whitening.over_all(original, module, all_reduce, _sharing(module), EFFECT)
+    run = whitening.over_all(original, module, all_reduce, EFFECT)
 
     def normalize_advantages(args: Any, advantages: Any, *given: Any, **named: Any) -> Any:
         return run(lambda function: function(args, advantages, *given, **named), lambda: advantages)
@@ -40,7 +40,7 @@ def make_advantages(original: Any, module: Any) -> Any:
     def all_reduce(sums: Any) -> None:
         dist.all_reduce(sums, group=module.get_parallel_state().intra_dp_cp.group)
 
-    run = whitening.over_all(original, module, all_reduce, _sharing(module), EFFECT)
+    run = whitening.over_all(original, module, all_reduce, EFFECT)
 
     def compute_advantages_and_returns(args: Any, rollout_data: Any) -> Any:
         before = rollout_data.get("advantages")
@@ -54,10 +54,6 @@ def make_advantages(original: Any, module: Any) -> Any:
     return wraps(original)(compute_advantages_and_returns)
 
 
-def _sharing(module: Any) -> Any:
-    return lambda: int(module.get_parallel_state().cp.size)
-
-
 PATCH = Patch(
     id="miles.whiten-over-cp",
     summary="Advantages normalised with one mean and deviation for all ranks",
@@ -66,7 +62,7 @@ PATCH = Patch(
     "and deviations, and a rank whose slices have no response token leaves the others waiting until they "
     "time out. With the patch all ranks that have a part of the batch are asked together.",
     changes=("numbers", "hangs"),
-    met="--normalize-advantages with a context parallel size above 1.",
+    met="--normalize-advantages with a context parallel size above 1, or with advantages far from 0.",
     upstream=("THUDM/slime#2235",),
     evidence="slime's commit dd7f037 (#2235) asks the same group; the result is float64's.",
     targets=one_target(

@@ -26,7 +26,7 @@ def train_one_step(original: Any, *given: Any, **named: Any) -> Any:
             return bool(prepare())
         if not found:
             found.append(bool(prepare()))
-        else:
+        elif found[0] or optimizer.get_loss_scale() != 1:  # in bf16 there is nothing to unscale
             EFFECT.changed += 1
         # slime itself is told of an overflow by the norm, for which it has no value otherwise.
         return found[0] and bool(stepping)

@@ -21,7 +21,7 @@ def make_advantages(original: Any, module: Any) -> Any:
     def all_reduce(sums: Any) -> None:
         dist.all_reduce(sums, group=mpu.get_data_parallel_group(with_context_parallel=True))
 
-    run = whitening.over_all(original, module, all_reduce, mpu.get_context_parallel_world_size, EFFECT)
+    run = whitening.over_all(original, module, all_reduce, EFFECT)
 
     def compute_advantages_and_returns(args: Any, rollout_data: Any) -> Any:
         before = rollout_data.get("advantages")

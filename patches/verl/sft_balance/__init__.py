@@ -24,7 +24,7 @@ EFFECT = effect(
         combine="max",
     ),
     did="reordered",
-    then="without it the rank with most work had up to {most_work} times as much",
+    then="as they came, the rank with most work had up to {most_work} times as much",
 )
 
 
