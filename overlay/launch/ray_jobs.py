@@ -321,7 +321,8 @@ def _require() -> None:
         way_out = "install it there, or start what runs there with OVERLAY=0 in its env_vars"
         if "UV_RUN_RECURSION_DEPTH" in os.environ:
             way_out += "; `uv run` takes it from pyproject.toml: see `uv add`"
-        if "runtime_resources" in sys.executable:  # Ray made it for `pip` or `uv`, and keeps it
+        if "runtime_resources" in sys.executable and "virtualenv" in sys.executable:
+            # Ray made it for `pip` or `uv`, and keeps it. `uv run` has the environment of the project.
             way_out = "install it in the cluster's Python, and restart Ray, which reuses this environment"
         what = f"{sys.executable} has no overlay, and the job is strict or pinned"
         raise RuntimeError(f"{what}: {way_out}") from None

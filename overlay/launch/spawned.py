@@ -125,19 +125,14 @@ class Spawned(Interception):
                 f"{_UNPATCHED}: its fork server was started before overlay.enable() and cannot be replaced",
                 "call overlay.enable() before the first process is started",
             )
-        running: Any = sys.modules.get("multiprocessing")
-        children = running.active_children() if running is not None else ()
-        # A child of `os.fork()` still has the list of its parent.
-        own = [child for child in children if getattr(child, "_parent_pid", os.getpid()) == os.getpid()]
-        if own:
-            what = f"overlay.enable() does not reach {counted(len(own), 'process')} running here"
-            way_out = "call it before they are started"
-            log.warning(f"multiprocessing: {what}: no patch comes or goes there. To avoid that: {way_out}")
+        _tell_of_running("enable")
 
     def leave(self) -> None:
         """Restore the original."""
         there = self._finder is not None
         super().leave()
+        if there:
+            _tell_of_running("disable")
         if there and not settings.says_no(os.environ.get("OVERLAY", "")):
             way_out = "set os.environ['OVERLAY'] = '0' before they start"
             what = "OVERLAY is set: new processes are patched"
@@ -145,6 +140,18 @@ class Spawned(Interception):
         if there and not _renewed_server():
             what = "its fork server cannot be replaced, and goes on making patched processes"
             log.warning(f"multiprocessing: {what}")
+
+
+def _tell_of_running(call: str) -> None:
+    """Warn of processes that a call of overlay's does not reach, as they run already."""
+    running: Any = sys.modules.get("multiprocessing")
+    children = running.active_children() if running is not None else ()
+    # A child of `os.fork()` still has the list of its parent.
+    own = [child for child in children if getattr(child, "_parent_pid", os.getpid()) == os.getpid()]
+    if own:
+        what = f"overlay.{call}() does not reach {counted(len(own), 'process')} running here"
+        way_out = "call it before they are started"
+        log.warning(f"multiprocessing: {what}: no patch comes or goes there. To avoid that: {way_out}")
 
 
 def _check_settings() -> None:

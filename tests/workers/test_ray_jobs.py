@@ -421,13 +421,14 @@ def test_another_python_is_heard_of(
     [
         ("/usr/bin/python3", "install it there, or start what runs there with OVERLAY=0"),
         ("/ray/s/runtime_resources/pip/1f/virtualenv/bin/python", "restart Ray, which reuses"),
+        ("/ray/s/runtime_resources/working_dir_files/p/.venv/bin/python3", ".* see `uv add`"),
     ],
 )
 def test_what_helps_where_a_strict_job_finds_no_overlay(
     monkeypatch: pytest.MonkeyPatch, python: str, way_out: str
 ) -> None:
     monkeypatch.setenv("OVERLAY", "1")
-    monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
+    monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
     monkeypatch.setattr(sys, "executable", python)
     monkeypatch.setitem(sys.modules, "overlay.launch.startup", None)
     with pytest.raises(RuntimeError, match=f"{python} has no overlay, .*{way_out}"):

@@ -138,9 +138,11 @@ def test_what_is_spawned_does_not_say_the_configuration_again(worksite: Venv, tm
 )
 def test_processes_that_run_already_are_heard_of(worksite: Venv, method: str, size: int, who: str) -> None:
     pool = f"import multiprocessing, os, overlay; p = multiprocessing.get_context('{method}').Pool({size})"
-    done = worksite.run("-c", f"{pool}; overlay.enable(strict=True)", **PACK)
-    said = f"overlay.enable() does not reach {who} running here: no patch comes or goes there"
-    assert done.stderr.count(said) == 1, done.stderr
+    enabled = "overlay.enable(strict=True)"
+    for call, code in (("enable", f"{pool}; {enabled}"), ("disable", f"import overlay; {enabled}; {pool}")):
+        done = worksite.run("-c", f"{code}; overlay.disable()" if call == "disable" else code, **PACK)
+        said = f"overlay.{call}() does not reach {who} running here: no patch comes or goes there"
+        assert done.stderr.count(said) == done.stderr.count("running here") == 1, done.stderr
     fork = "child = os.fork(); child or (overlay.enable(), os._exit(7)); print(os.waitpid(child, 0)[1] >> 8)"
     for code in (f"import overlay; overlay.enable(strict=True); {pool}; print(7)", f"{pool}; {fork}"):
         done = worksite.run("-c", code, **PACK)
