@@ -99,7 +99,7 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
 
 
 def disable() -> None:
-    """Take every patch out again: each attribute gets back the very object that it held before.
+    """Take every patch out again, and restore the originals.
 
     Does nothing if overlay is not enabled. A site that somebody else replaced since is left alone, and the
     log says so.

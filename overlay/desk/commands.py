@@ -15,7 +15,7 @@ from overlay.errors import OverlayError, SelectionError
 from overlay.model import settings, text
 from overlay.patch import Patch
 from overlay.runtime.engine import Engine
-from overlay.source.decide import sites_in
+from overlay.source.decide import without_command
 from overlay.source.source import Tree
 from overlay.source.table import Table
 from overlay.verdict import Plan, TargetVerdict, Verdict
@@ -204,7 +204,7 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Table) -> str
         kind = " (optional)" if target.optional else ""
         kind += f" (for {target.serves} alone)" if target.serves else ""
         lines += ["", f"{target.project.name}{kind}", text.table(("verdict (variant)", "tested on"), rows)]
-    detail = _detail(verdict).replace(sites_in(patch.id), "")  # they follow here
+    detail = without_command(_detail(verdict))  # they follow here
     lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
     return "\n".join(lines)

@@ -102,7 +102,7 @@ class RayJobs(Interception):
             late = self._finder is not None and not armed_at_start()
             if late and worker.global_worker.mode == worker.WORKER_MODE:
                 own = (kwargs.get("runtime_env") or {}).get("env_vars") or {}
-                if "OVERLAY" not in {**_sent(worker.global_worker), **own}:
+                if "OVERLAY" not in {**_sent(), **own}:
                     self._refuse(
                         "overlay.enable() was called in a worker: the actors and tasks that it starts run "
                         "without patches",
@@ -168,7 +168,7 @@ class RayJobs(Interception):
         if drives is None:  # the job's driver may be run with something else, by `overlay run`
             unset = {name: _DEFAULTS[name] for name in _DEFAULTS if not os.environ.get(name)}
             added = {name: value for name, value in added.items() if unset.get(name) != value}
-        if drives and hooks:  # a worker has the cluster's environment; empty is as good as unset
+        if drives:  # a worker has the cluster's environment; empty is as good as unset
             added.update((name, "") for name in _DECIDING if name not in {**added, **given})
         if drives:  # Ray takes no variable twice: what the job was submitted with holds for its workers
             names = (*_DEFAULTS, "OVERLAY_PACKS")
@@ -354,23 +354,20 @@ def _meant(name: str, text: str) -> object:
 
 
 def _sent_to_running() -> dict[str, Any] | None:
-    """Return the variables of the job that this process drives, `None` if it drives none.
-
-    Those that a client sent cannot be told.
-    """
+    """Return the variables of the job that this process drives, `None` if it drives none."""
     worker = sys.modules.get(_WORKER)
     driver = getattr(worker, "global_worker", None)
-    if getattr(driver, "connected", False) and driver.mode == worker.SCRIPT_MODE:  # type: ignore[union-attr]
-        return _sent(driver)
-    return {} if _is_client() else None
+    direct = getattr(driver, "connected", False) and driver.mode == worker.SCRIPT_MODE  # type: ignore[union-attr]
+    return _sent() if direct or _is_client() else None
 
 
-def _sent(driver: Any) -> dict[str, Any]:
-    """Return the variables that a job was started with, none where that cannot be told."""
+def _sent() -> dict[str, Any]:
+    """Return the variables of the job that this process is part of, none where that cannot be told."""
     from json import loads
 
     try:
-        return dict(loads(driver.runtime_env).get("env_vars") or {})
+        found = sys.modules["ray"].get_runtime_context().get_runtime_env_string()
+        return dict(loads(found).get("env_vars") or {})
     except Exception:  # noqa: BLE001 -- a Ray that says it otherwise
         return {}
 

@@ -7,6 +7,7 @@ what the audit says is what a trainer does.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import permutations
 
@@ -20,6 +21,8 @@ from overlay.verdict import APPLY, LOUD, Plan, TargetVerdict, Verdict
 
 #: The version of a project that is installed and tells none.
 UNKNOWN = "of unknown version"
+#: The end of the reason why a source is unknown: what shows more of it.
+_SITES = "; `overlay explain {}` lists the sites"
 
 
 def decide_all(patches: Collection[Patch], tree: Tree, table: Table) -> dict[str, Verdict]:
@@ -206,13 +209,14 @@ def _unknown(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, tab
         how = f"unlike {tested_on}, {misses[0].site} {misses[0].found}{more}"
     else:
         how = "its sites are those of tested sources that contradict each other"
-    reason = f"the patch was not tested on this source: {how}{sites_in(patch.id)}"
+    where = "".join(f" --site {site}" for site in tree.sites or ())
+    reason = f"the patch was not tested on this source: {how}{_SITES.format(patch.id + where)}"
     return blank.replace(reason=reason, findings=findings, tested_on=tested_on)
 
 
-def sites_in(patch: str) -> str:
-    """Return the end of the reason why a source is unknown: what shows more of it."""
-    return f"; `overlay explain {patch}` lists the sites"
+def without_command(reason: str) -> str:
+    """Return a reason without the command that shows more of it."""
+    return re.sub(_SITES.format("[^`]*"), "", reason)
 
 
 def version_of(project: Project, tree: Tree) -> str:

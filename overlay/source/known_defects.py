@@ -12,7 +12,7 @@ from overlay.defect import READ, Defect, Dialect
 from overlay.errors import OverlayError
 from overlay.model.record import Record
 from overlay.patch import Patch, Target
-from overlay.source.decide import decide_target, sites_in
+from overlay.source.decide import decide_target, without_command
 from overlay.source.registry import COMPAT, PACK, import_module, tables
 from overlay.source.source import Tree
 from overlay.source.table import Table
@@ -107,7 +107,7 @@ def judge(defect: Defect, patch: Patch | None, verdict: Verdict | None, tree: Tr
     )
     if state == "unknown-source":
         # `overlay explain` takes patches alone.
-        reason = found.reason.removesuffix(sites_in(defect.id))
+        reason = without_command(found.reason)
         return finding.replace(reason=reason, way_out=_later(defect))
     if state != "open" or patch is None or verdict is None:
         return finding.replace(way_out=_way_out(defect) if state == "open" else "")

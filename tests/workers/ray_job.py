@@ -352,6 +352,10 @@ def client() -> dict[str, Any]:
 
     ray.init(os.environ["CLIENT"], runtime_env={"env_vars": {"MINE": "1"}})
     found = asked()
+    found["trust"] = ray.get(ray.remote(lambda: os.environ.get("OVERLAY_TRUST")).remote())
+    overlay.disable()
+    found["other"] = said(lambda: overlay.enable("none", strict=True))
+    found["same"] = said(lambda: overlay.enable("acme/*", strict=True))
     ray.shutdown()
     overlay.disable()
     heard = threading.Event()

@@ -246,12 +246,16 @@ def test_strict_mode_refuses_before_anything_is_sent(cluster: Cluster, tmp_path:
 
 
 def test_the_job_of_a_ray_client(cluster: Cluster) -> None:
-    found, _ = cluster.job("client")
+    found, done = cluster.job("client")
     for kind in ("task", "actor"):
         assert of(found[kind], ARMED) == ARMED
         assert found[kind]["set"] == {"MINE": "1"}
     assert found["plain"]["value"] == int(PATCHED)
     assert found["warned"], "a worker says that the client isn't patched"
+    assert found["trust"] == "", "the cluster's own holds for no worker"
+    assert "the workers of this job stay patched" in done.stderr
+    assert "OVERLAY_PATCHES='acme/*' there, 'none' here" in found["other"]
+    assert found["same"] == ""
 
 
 # -- the call that is stood at, with a Ray that is made up ---------------------------------------------------

@@ -150,7 +150,8 @@ def screen(audit: Audit) -> str:
         lines += _ids("PATCHED", audit.of("mended"), _HARM)
     else:
         lines += _by_settings(audit, audit.settings)
-    lines += ["", "details of one: overlay audit --explain ID; everything as data: --json"]
+    here = audit.plan.site and " in the same folders"
+    lines += ["", f"details of one{here}: overlay audit --explain ID; everything as data: --json"]
     if any(f"-> {_SELECT}" in line for line in lines):
         lines.append("to select A and B beside the default patches: OVERLAY_PATCHES=all,A,B")
     return "\n".join(lines)

@@ -123,13 +123,13 @@ def test_audit_takes_a_path_and_plan_counts_the_defects(site: str) -> None:
 
 def test_no_reason_sends_a_reader_to_where_he_is(site: str) -> None:
     (before,) = [one for one in read("plan", "--site", site, code=1)["verdicts"] if one["patch"] == UNKNOWN]
-    assert before["reason"].endswith(f"; `overlay explain {UNKNOWN}` lists the sites")
+    assert before["reason"].endswith(f"; `overlay explain {UNKNOWN} --site {site}` lists the sites")
     text = " ".join(overlay("explain", UNKNOWN, "--site", site).stdout.split())
     assert "the patch was not tested on this source" in text
     assert "overlay explain" not in text
     # That command knows patches alone, and no defects.
     data = read("audit", site, code=1)["defects"]
-    known = {f"overlay explain {patch}`" for patch in load_patches()}
+    known = {f"overlay explain {patch} --site {site}`" for patch in load_patches()}
     said = [one["reason"] for one in data if "overlay explain" in one["reason"]]
     assert all(any(command in reason for command in known) for reason in said)
     assert any("the patch was not tested" in one["reason"] for one in data if not one["patch"])
