@@ -150,8 +150,8 @@ def screen(audit: Audit) -> str:
         lines += _ids("PATCHED", audit.of("mended"), _HARM)
     else:
         lines += _by_settings(audit, audit.settings)
-    here = audit.plan.site and " in the same folders"
-    lines += ["", f"details of one{here}: overlay audit --explain ID; everything as data: --json"]
+    same = audit.plan.site and " (same folders)"
+    lines += ["", f"details of one: overlay audit --explain ID{same}; all as data: --json"]
     if any(f"-> {_SELECT}" in line for line in lines):
         lines.append("to select A and B beside the default patches: OVERLAY_PATCHES=all,A,B")
     return "\n".join(lines)

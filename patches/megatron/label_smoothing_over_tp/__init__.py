@@ -81,8 +81,8 @@ PATCH = Patch(
     "vocabulary, as if it were all: every rank has another loss, and a gradient that is not that of any.",
     changes=("numbers",),
     met="label_smoothing above 0 in vocab_parallel_cross_entropy, with a tensor parallel size above 1.",
-    evidence="Loss and gradient are those of torch's cross entropy over the whole vocabulary, in float64, with "
-    "the smoothing that Megatron has on one rank.",
+    evidence="Loss and gradient are those of torch's cross entropy over the whole vocabulary, in float64, "
+    "with the smoothing that Megatron has on one rank.",
     upstream=("NVIDIA/Megatron-LM#7452",),
     targets=one_target(
         MEGATRON, *(variant(name, replaced(_LOSS, loss), _FORWARD) for name in ("0.12", "0.19"))
