@@ -150,7 +150,7 @@ def _tell_of_running(call: str) -> None:
     own = [child for child in children if getattr(child, "_parent_pid", os.getpid()) == os.getpid()]
     if own:
         what = f"overlay.{call}() does not reach {counted(len(own), 'process')} running here"
-        way_out = "call it before they are started"
+        way_out = "call it before they are started (those of joblib and loky need OVERLAY=1)"
         log.warning(f"multiprocessing: {what}: no patch comes or goes there. To avoid that: {way_out}")
 
 

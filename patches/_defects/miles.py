@@ -40,12 +40,14 @@ DEFECTS = (
     _silent(
         id="miles.whitening-by-slice",
         summary="Each context parallel rank normalises advantages by the statistics of its own slices.",
+        met="--normalize-advantages with a context parallel size above 1.",
         when=(_WHITENED,),
         patch="miles.whiten-over-cp",
     ),
     _hang(
         id="miles.whitening-waits",
         summary="A rank whose slices hold no response token skips a collective, and the others wait.",
+        met="--normalize-advantages with context parallelism, where a rank has no response token.",
         when=all_of(*_WHITENED, beyond("some rank has no token of a response")),
         patch="miles.whiten-over-cp",
     ),

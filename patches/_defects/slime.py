@@ -372,6 +372,7 @@ DEFECTS = (
     _silent(
         id="slime.whitening-by-slice",
         summary="Each context parallel rank normalises advantages by the statistics of its own slices.",
+        met="--normalize-advantages with a context parallel size above 1.",
         when=all_of(_WHITENED, _CP, _MEGATRON),
         patch="slime.whiten-over-cp",
         only=("0.2",),
@@ -379,6 +380,7 @@ DEFECTS = (
     _hang(
         id="slime.whitening-waits",
         summary="A rank whose slices hold no response token skips a collective, and the others wait.",
+        met="--normalize-advantages with context parallelism, where a rank has no response token.",
         when=all_of(_WHITENED, _CP, beyond("some rank has no token of a response")),
         patch="slime.whiten-over-cp",
         only=("0.2",),
@@ -387,6 +389,7 @@ DEFECTS = (
         id="slime.whitening-cancels",
         summary="The variance of large advantages is lost in float32: they are off, or NaN, at which "
         "Megatron stops.",
+        met="--normalize-advantages with advantages far from 0, whatever the context parallel size.",
         when=all_of(_WHITENED, beyond("advantages are far from 0, as with rewards in the hundreds")),
         patch="slime.whiten-over-cp",
     ),
