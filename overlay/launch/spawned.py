@@ -104,7 +104,7 @@ class Spawned(Interception):
                 raise
             reason, way_out = str(error), "correct that setting"
         if not reason and (reason := self._why_unarmed()):
-            way_out = f"{_START_UP_FILE}, or (unless in strict mode) {way_out}"
+            way_out = f"{_START_UP_FILE}, or (unless in strict mode) {way_out}: there it is right"
         if reason := reason or self._why_other(python):
             self._refuse(f"{_UNPATCHED}: {NOT_ENABLED}, as {reason}", way_out)
         return not reason
