@@ -82,7 +82,7 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     audit = make_audit(engine, plan, tree)
     lines = [plan_table(plan)]
     if audit.findings:
-        lines.append(text.wrap(f"known defects: {audit.count()} (see `overlay audit`)"))
+        lines.append(text.wrap(f"known defects: {audit.count()} (see `overlay audit{tree.options()}`)"))
     show(arguments, audit.to_dict(), lambda: "\n".join(lines))
     _remark(tree, [engine.known()[name] for name in plan.selection])
     asked = {one.verdict for one in plan.verdicts if one.patch not in plan.companions}

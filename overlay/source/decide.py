@@ -209,10 +209,7 @@ def _unknown(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, tab
         how = f"unlike {tested_on}, {misses[0].site} {misses[0].found}{more}"
     else:
         how = "its sites are those of tested sources that contradict each other"
-    from shlex import quote
-
-    where = "".join(f" --site {quote(site)}" for site in tree.sites or ())
-    reason = f"the patch was not tested on this source: {how}{_SITES.format(patch.id + where)}"
+    reason = f"the patch was not tested on this source: {how}{_SITES.format(patch.id + tree.options())}"
     return blank.replace(reason=reason, findings=findings, tested_on=tested_on)
 
 

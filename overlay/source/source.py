@@ -62,6 +62,12 @@ class Tree:
         #: The version of each project: in its own files, and in its metadata.
         self.versions: dict[Project, tuple[str | None, str | None]] = {}
 
+    def options(self) -> str:
+        """Return the options by which a command looks in these folders, empty for those of this Python."""
+        from shlex import quote
+
+        return "".join(f" --site {quote(site)}" for site in self.sites or ())
+
     def presence(self, site: str) -> bool | str:
         """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists, or why that cannot be told.
 

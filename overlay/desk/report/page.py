@@ -287,7 +287,7 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
     job = read(arguments.job) if arguments.job else None
     if not path:
         if job is None or arguments.audit:
-            raise ReportError("name a file for the page (-o FILE), or the folder of a job's ledgers")
+            raise ReportError("name a file for the page (-o FILE), or the folder of a job's ledgers alone")
         show(arguments, job.to_dict(), job.table)
         return EXIT_OK
     audits = []
